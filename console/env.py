@@ -1,0 +1,146 @@
+"""Every setting that comes from the environment: name, default, help. The README table is tested
+against this list, so a setting cannot exist without a line of documentation."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+
+class SettingError(ValueError):
+    """A setting with a value that cannot be meant; names the setting and the value."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    name: str
+    default: Any
+    help: str
+    parse: Callable[[str], Any] = str
+
+    def read(self) -> Any:
+        raw = os.environ.get(self.name)
+        if raw is None or raw == "":
+            return self.default
+        try:
+            return self.parse(raw)
+        except ValueError as exc:
+            raise SettingError(f"{self.name}={raw!r}: {exc}") from None
+
+
+def _boolean(raw: str) -> bool:
+    words = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
+    if raw.lower() not in words:
+        raise ValueError("must be one of 1, true, yes, 0, false, no")
+    return words[raw.lower()]
+
+
+def _positive_number(raw: str) -> float:
+    number = float(raw)
+    if not 0 < number < float("inf"):
+        raise ValueError("must be a positive number")
+    return number
+
+
+def _positive_integer(raw: str) -> int:
+    number = int(raw)
+    if number < 1:
+        raise ValueError("must be a whole number >= 1")
+    return number
+
+
+def _words(raw: str) -> list[str]:
+    return [word.strip() for word in raw.split(",") if word.strip()]
+
+
+def _url(*schemes: str) -> Callable[[str], str]:
+    def parse(raw: str) -> str:
+        if urlsplit(raw).scheme not in schemes:
+            raise ValueError(
+                f"must be a URL starting with {' or '.join(s + '://' for s in schemes)}"
+            )
+        return raw
+
+    return parse
+
+
+SETTINGS: tuple[Setting, ...] = (
+    Setting(
+        "DATABASE_URL",
+        None,
+        "PostgreSQL to use instead of the embedded one.",
+        _url("postgresql", "postgres"),
+    ),
+    Setting(
+        "REDIS_URL",
+        None,
+        "Redis or Valkey to use instead of the embedded one.",
+        _url("redis", "rediss", "unix"),
+    ),
+    Setting(
+        "CONSOLE_STATE_DIR",
+        None,
+        "Where embedded services and logs live (default: .data, or /var/lib/prfaas-console as root).",
+    ),
+    Setting(
+        "CONSOLE_SERVICE_USER",
+        "nobody",
+        "The user embedded PostgreSQL and Valkey run as when the console is started by root.",
+    ),
+    Setting(
+        "CONSOLE_SECRET_KEY",
+        None,
+        "Signs sessions. Made and kept in the state folder when absent; required without one.",
+    ),
+    Setting("CONSOLE_DEBUG", False, "Django's debug pages. Never on a reachable host.", _boolean),
+    Setting(
+        "CONSOLE_ALLOWED_HOSTS",
+        ["localhost", "127.0.0.1", "[::1]"],
+        "Host names the console answers to, comma separated.",
+        _words,
+    ),
+    Setting(
+        "CONSOLE_TRUSTED_ORIGINS",
+        [],
+        "Extra origins (https://host) allowed for forms and sockets, comma separated.",
+        _words,
+    ),
+    Setting(
+        "CONSOLE_SECURE_COOKIES",
+        False,
+        "Send cookies over HTTPS only; set it behind TLS.",
+        _boolean,
+    ),
+    Setting(
+        "CONSOLE_TICK_S", 2.0, "Seconds between two passes of the decision loop.", _positive_number
+    ),
+    Setting(
+        "CONSOLE_INGEST_MAX_BYTES",
+        8_388_608,
+        "Largest accepted telemetry body, after which 413.",
+        _positive_integer,
+    ),
+    Setting(
+        "CONSOLE_INGEST_QUEUE",
+        2_000,
+        "Batches waiting for commit before ingest answers 503.",
+        _positive_integer,
+    ),
+    Setting(
+        "CONSOLE_RETENTION_HOURS",
+        72,
+        "Hours of raw samples kept; older landing partitions are dropped.",
+        _positive_integer,
+    ),
+    Setting(
+        "CONSOLE_MAX_SOCKETS", 2_000, "Browser sockets one web process accepts.", _positive_integer
+    ),
+)
+
+
+def read_all() -> dict[str, Any]:
+    """Every setting's value. Raises SettingError on the first that cannot be meant."""
+    return {setting.name: setting.read() for setting in SETTINGS}

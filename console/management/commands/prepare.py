@@ -1,0 +1,83 @@
+"""`manage.py prepare`: migrate, make sample partitions, the first admin, the demo's fleet.
+
+Safe to run again: it changes only what is missing.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from argparse import ArgumentParser
+from pathlib import Path
+from typing import Any
+
+from django.contrib.auth.models import Group, User
+from django.core.management import call_command
+from django.core.management.base import BaseCommand
+from django.utils import timezone
+
+from routing import commands, fleets
+from telemetry import partitions, tokens
+
+_DEMO_TOKENS = {"agent": "ingest", "gate": "router"}
+
+
+class Command(BaseCommand):
+    help = "Bring the database up to date and create the first admin."
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
+        parser.add_argument("--demo-scenario", type=Path, help="scenario of the demo's fleet")
+        parser.add_argument("--demo-mode", default="active", help="policy mode of the demo's fleet")
+        parser.add_argument("--demo-tokens", type=Path, help="folder that keeps the demo's tokens")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        call_command("migrate", verbosity=0, interactive=False)
+        partitions.ensure(timezone.now())
+        for name in ("viewer", "operator"):
+            Group.objects.get_or_create(name=name)
+        prepared: dict[str, Any] = {"admin": _first_admin(), "tokens": {}}
+        if options["demo_scenario"]:
+            fleets.apply_file(
+                options["demo_scenario"],
+                mode=options["demo_mode"],
+                actor="system",
+                via="command",
+                now=timezone.now(),
+            )
+            prepared["tokens"] = _demo_tokens(options["demo_tokens"])
+        if options["json"]:
+            self.stdout.write(json.dumps(prepared))
+        elif prepared["admin"]:
+            self.stdout.write("created {username}, password {password}".format(**prepared["admin"]))
+
+
+def _first_admin() -> dict[str, str] | None:
+    if User.objects.filter(is_superuser=True).exists():
+        return None
+    password = secrets.token_urlsafe(12)
+    User.objects.create_superuser("admin", password=password)
+    return {"username": "admin", "password": password}
+
+
+def _demo_tokens(folder: Path) -> dict[str, str]:
+    """The lab's keys, kept beside its data so that a second start needs no new ones."""
+    folder.mkdir(parents=True, exist_ok=True)
+    kept = folder / "tokens.json"
+    known: dict[str, str] = json.loads(kept.read_text()) if kept.exists() else {}
+    now = timezone.now()
+    for name, scope in _DEMO_TOKENS.items():
+        if name not in known or tokens.verify(known[name], scope, None, now) is None:
+            _, known[name] = commands.issue_token(
+                name=f"demo {name}",
+                scopes=[scope],
+                fleet="",
+                expires_at=None,
+                actor="system",
+                via="command",
+                reason="the demo's lab",
+                now=now,
+            )
+    kept.touch(mode=0o600)
+    kept.write_text(json.dumps(known))
+    return known

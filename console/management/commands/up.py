@@ -1,0 +1,153 @@
+"""`manage.py up`: the whole console from nothing, one supervisor, Ctrl-C stops all of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import socket
+import subprocess
+import sys
+import time
+from argparse import ArgumentParser
+from pathlib import Path
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError
+
+from console import demo, embedded
+from console.supervisor import Program, StartError, Supervisor, with_signals
+
+
+class Command(BaseCommand):
+    help = "Start PostgreSQL and Valkey (unless given), the web server, the worker and beat."
+    requires_system_checks = []
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        parser.add_argument("--port", type=int, default=8000, help="port of the web server")
+        parser.add_argument("--host", default="127.0.0.1", help="address of the web server")
+        parser.add_argument(
+            "--demo", action="store_true", help="also run a live two-datacenter lab with its load"
+        )
+        parser.add_argument(
+            "--demo-option",
+            action="append",
+            default=[],
+            metavar="KEY=VALUE",
+            help="one of: " + ", ".join(f"{o.name} ({o.help})" for o in demo.OPTIONS),
+        )
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        started_s = time.monotonic()
+        try:
+            demo_options = demo.parse_options(options["demo_option"])
+        except demo.OptionError as exc:
+            raise CommandError(str(exc), returncode=2) from None
+        _require_free_port(options["host"], options["port"])
+        state = embedded.state_dir()
+        services: embedded.Embedded | None = None
+        given = {k: os.environ[k] for k in ("DATABASE_URL", "REDIS_URL") if os.environ.get(k)}
+        supervisor = Supervisor(out=sys.stdout)
+        try:
+            if len(given) < 2:
+                services = embedded.Embedded(state, without=tuple(given))
+                given |= services.start()
+                supervisor.services = services
+                supervisor.say("up", f"embedded services answer, data in {state}")
+            else:
+                state.mkdir(parents=True, exist_ok=True)
+            env = os.environ | given | {"CONSOLE_SECRET_KEY": _secret_key(state)}
+            prepared = _prepare(env, state, demo_options if options["demo"] else None)
+            supervisor.say("up", "database is migrated")
+            with_signals(supervisor.request_stop)
+            url = f"http://{options['host']}:{options['port']}"
+            supervisor.start(_console_programs(env, options["host"], options["port"], url, state))
+            if options["demo"]:
+                lab = demo.programs(env, state, demo_options, prepared["tokens"], url)
+                supervisor.start(lab)
+                for line in demo.describe(state):
+                    supervisor.say("up", line)
+            for line in _welcome(url, prepared, time.monotonic() - started_s):
+                supervisor.say("up", line)
+            supervisor.run()
+        except (embedded.EmbeddedError, StartError) as exc:
+            raise CommandError(str(exc)) from None
+        finally:
+            supervisor.stop()
+            if services is not None:
+                services.stop()
+            supervisor.say("up", "stopped")
+
+
+def _require_free_port(host: str, port: int) -> None:
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        with socket.socket(family, socket.SOCK_STREAM) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind((host, port))
+    except OSError as exc:
+        raise CommandError(
+            f"--port {port}: cannot listen on {host}:{port} ({exc.strerror}); "
+            "stop what uses it or choose another with --port",
+            returncode=2,
+        ) from None
+
+
+def _secret_key(state: Path) -> str:
+    if os.environ.get("CONSOLE_SECRET_KEY"):
+        return os.environ["CONSOLE_SECRET_KEY"]
+    path = state / "secret_key"
+    if not path.exists():
+        path.touch(mode=0o600)
+        path.write_text(secrets.token_urlsafe(48))
+    return path.read_text()
+
+
+def _prepare(env: dict[str, str], state: Path, demo_options: demo.Options | None) -> dict[str, Any]:
+    """Migrate and make the first admin in a process that has the right settings."""
+    command = [sys.executable, sys.argv[0], "prepare", "--json"]
+    if demo_options is not None:
+        command += ["--demo-scenario", str(demo.write_scenario(state, demo_options))]
+        command += ["--demo-mode", demo_options["mode"], "--demo-tokens", str(state / "demo")]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise StartError(f"the database could not be prepared:\n{done.stderr.strip()}")
+    prepared: dict[str, Any] = json.loads(done.stdout)
+    return prepared
+
+
+def _console_programs(
+    env: dict[str, str], host: str, port: int, url: str, state: Path
+) -> list[Program]:
+    python = sys.executable
+    uvicorn = (
+        *(python, "-m", "uvicorn", "console.asgi:application", "--host", host),
+        *("--port", str(port), "--lifespan", "on", "--ws-per-message-deflate", "false"),
+        *("--log-level", "warning", "--no-server-header", "--timeout-graceful-shutdown", "5"),
+    )
+    worker = (
+        *(python, "-m", "celery", "-A", "console", "worker", "--pool", "threads"),
+        *("--concurrency", "2", "--loglevel", "warning", "--without-gossip", "--without-mingle"),
+    )
+    beat = (
+        *(python, "-m", "celery", "-A", "console", "beat", "--loglevel", "warning"),
+        *("--pidfile", "", "--schedule", str(state / "beat-schedule")),
+    )
+    return [
+        Program("web", uvicorn, env, ready_url=f"{url}/healthz"),
+        Program("worker", worker, env),
+        Program("beat", beat, env),
+    ]
+
+
+def _welcome(url: str, prepared: dict[str, Any], elapsed_s: float) -> list[str]:
+    admin = prepared["admin"]
+    lines = [f"ready after {elapsed_s:.1f} s: {url}/"]
+    if admin:
+        lines.append(f"log in as {admin['username']} with password {admin['password']}")
+        lines.append(
+            "this password is shown once; change it: uv run manage.py changepassword admin"
+        )
+    else:
+        lines.append("log in as before; forgotten? uv run manage.py changepassword admin")
+    return lines

@@ -1,0 +1,1 @@
+"""Routing: decide where prompts are prefilled, deliver the decision, prove it took effect."""

@@ -1,0 +1,250 @@
+"""The values that cross the core's one door: `decide(observation, plan, memory, params) -> Verdict`.
+
+Everything is a frozen dataclass of plain values that round-trips through JSON (`to_jsonable`,
+`from_jsonable`), because a Tick row stores the very inputs and outputs of its decision.
+Times are epoch seconds; rates requests per second; Gbps 10^9 bit/s; lengths tokens.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+import typing
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeVar
+
+Mode = Literal["always_local", "always_remote", "threshold"]
+SignalState = Literal["value", "idle", "missing", "failed"]
+Action = Literal["adopt", "hold"]
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class LengthHistogram:
+    """Weighted counts of uncached prompt tokens.
+
+    `edges` shape (n,): upper bounds, ascending; `counts` shape (n + 1,): decayed weights per
+    bucket (first bucket from 0, last above `edges[-1]`). `n_effective` is (sum w)^2 / sum w^2 of
+    the requests behind it, `n_seen` how many raw requests were ever seen (warm-up), `oldest_s` the
+    age of the oldest observation used.
+    """
+
+    edges: tuple[float, ...]
+    counts: tuple[float, ...]
+    n_effective: float
+    n_seen: float
+    oldest_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class PdObservation:
+    """One PD cluster as seen in the window. None means not measured, never zero."""
+
+    demand_rps: float | None
+    demand_state: SignalState
+    lengths: LengthHistogram | None
+    n_prefill: int
+    n_decode: int
+    queue_prefill: float | None = None
+    queue_decode: float | None = None
+    remote_share: float | None = None
+    gates_silent: tuple[str, ...] = ()
+    age_s: float | None = None
+
+
+@dataclass(frozen=True)
+class PrefillObservation:
+    """One PrfaaS cluster as seen in the window."""
+
+    n_prefill: int
+    queue_prefill: float | None = None
+    age_s: float | None = None
+
+
+@dataclass(frozen=True)
+class LinkObservation:
+    """One directed link. `state` `failed`: it was reported down or could not be read."""
+
+    capacity_gbps: float | None
+    tx_gbps: float | None
+    state: SignalState
+    retransmit_ratio: float | None = None
+    rtt_s: float | None = None
+    age_s: float | None = None
+
+
+@dataclass(frozen=True)
+class Observation:
+    """A window of samples as plain values, at `now_s`. Links are keyed `"A->B"`."""
+
+    now_s: float
+    fleet: str
+    pd: dict[str, PdObservation]
+    prefill: dict[str, PrefillObservation]
+    links: dict[str, LinkObservation]
+
+
+@dataclass(frozen=True)
+class ClusterPlan:
+    """What one PD cluster runs. `threshold_tokens` is None unless mode is `threshold`."""
+
+    mode: Mode
+    threshold_tokens: int | None
+    n_prefill: int
+    n_decode: int
+    remote: dict[str, float] = field(default_factory=dict)
+    band: tuple[int, int] | None = None
+    cache_mode: Literal["scarce", "abundant"] = "scarce"
+    max_remote_in_flight: int | None = None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The state everybody is asked to run; versions only ever rise within an epoch."""
+
+    fleet: str
+    epoch: int
+    version: int
+    clusters: dict[str, ClusterPlan]
+
+
+@dataclass(frozen=True)
+class HeldPlan:
+    """A person's pin on one cluster. Cluster None pins every cluster of the fleet."""
+
+    cluster: str | None
+    mode: Mode
+    threshold_tokens: int | None
+    owner: str
+    reason: str
+    expires_at_s: float
+
+
+@dataclass(frozen=True)
+class Params:
+    """What people want (Policy) and what the fleet is (profiles), as the core reads it.
+
+    Defaults are those of docs/contracts.md section 5.
+    """
+
+    mode: Literal["active", "advisory", "paused"] = "advisory"
+    objective: Literal["max_headroom", "min_remote"] = "max_headroom"
+    headroom_target: float = 1.2
+    t_min_tokens: int = 512
+    t_max_tokens: int = 131_072
+    min_requests: int = 200
+    t_min_gain_ratio: float = 0.02
+    t_gain_hold_s: float = 20.0
+    t_dwell_s: float = 20.0
+    t_max_step_factor: float = 1.5
+    congestion_utilisation_ratio: float = 0.9
+    congestion_retransmit_ratio: float = 0.01
+    congestion_clear_s: float = 60.0
+    stale_after_s: float = 15.0
+    max_changes_per_hour: int = 60
+    push_min_interval_s: float = 2.0
+    holds: tuple[HeldPlan, ...] = ()
+
+
+@dataclass(frozen=True)
+class Memory:
+    """What the dampers remember between ticks; lives in the Tick row, so any worker can go on."""
+
+    gain_since_s: float | None = None
+    last_change_s: float | None = None
+    congested_since_s: float | None = None
+    clear_since_s: float | None = None
+    changes_s: tuple[float, ...] = ()
+    base_rtt_s: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class StageLoad:
+    """One stage's capacity at a plan against demand. `capacity_rps` counts whole requests."""
+
+    name: str
+    capacity_rps: float
+    utilisation_ratio: float | None
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What the model expects of a plan at the observed mix."""
+
+    lambda_max_rps: float
+    headroom: float | None
+    remote_fraction: float
+    bottleneck: str
+    stages: tuple[StageLoad, ...]
+    link_gbps: dict[str, float]
+    link_utilisation_ratio: dict[str, float | None]
+
+
+@dataclass(frozen=True)
+class Clamp:
+    """A limit that changed what would have been adopted."""
+
+    name: str
+    wanted: float
+    allowed: float
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """One pass of the loop: adopt `plan` or hold, why, on what inputs, and when it looks again.
+
+    `reason` is CamelCase for machines (listed in docs/operations.md), `message` one sentence.
+    `current` predicts the running plan, `best` the unclamped optimum, `adopted` what `plan` gives.
+    `memory` is what the next tick gets back.
+    """
+
+    action: Action
+    reason: str
+    message: str
+    plan: Plan
+    memory: Memory
+    current: Prediction | None = None
+    best: Prediction | None = None
+    adopted: Prediction | None = None
+    best_plan: dict[str, ClusterPlan] = field(default_factory=dict)
+    clamps: tuple[Clamp, ...] = ()
+    warnings: tuple[str, ...] = ()
+    next_action_at_s: float | None = None
+    formula: str = "exact-1"
+
+
+def to_jsonable(value: Any) -> Any:
+    """Plain dicts and lists of a core value."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {f.name: to_jsonable(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if isinstance(value, dict):
+        return {k: to_jsonable(v) for k, v in value.items()}
+    if isinstance(value, tuple | list):
+        return [to_jsonable(v) for v in value]
+    return value
+
+
+def from_jsonable(cls: type[T], value: Any) -> T:
+    """The core value `to_jsonable` came from. Raises TypeError on an unknown or missing field."""
+    built: T = _build(cls, value)
+    return built
+
+
+def _build(kind: Any, value: Any) -> Any:
+    origin, args = typing.get_origin(kind), typing.get_args(kind)
+    if origin is typing.Union or origin is types.UnionType:
+        if value is None:
+            return None
+        return _build(next(a for a in args if a is not type(None)), value)
+    if dataclasses.is_dataclass(kind):
+        hints = typing.get_type_hints(kind)
+        unknown = value.keys() - hints.keys()
+        if unknown:
+            raise TypeError(f"{kind.__name__} has no field {sorted(unknown)[0]!r}")
+        return kind(**{k: _build(hints[k], v) for k, v in value.items()})  # type: ignore[operator]
+    if origin is dict:
+        return {k: _build(args[1], v) for k, v in value.items()}
+    if origin is tuple:
+        items = args[:1] * len(value) if args[-1:] == (Ellipsis,) else args
+        return tuple(_build(a, v) for a, v in zip(items, value, strict=True))
+    return value

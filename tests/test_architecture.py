@@ -1,0 +1,187 @@
+"""Borders that hold the design together, each with the reason it exists.
+
+Read from the source text, so a forbidden import inside a function is found as well.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGES = ("console", "routing", "telemetry")
+MAX_LINES = 500
+
+DJANGO_WORLD = ("django", "channels", "celery", "rest_framework", "psycopg", "redis", "uvicorn")
+
+LAB = "the lab must be an independent witness of what the core predicts"
+BASE = "it installs from the base package, without Django"
+FORBIDDEN: tuple[tuple[str, tuple[str, ...], str], ...] = (
+    ("routing/lab", ("routing.core", "routing.twin", "routing.gate"), LAB),
+    ("routing/core", ("routing.lab", "routing.twin", "routing.gate"), "the core imports nobody"),
+    ("routing/gate", ("routing.core", "routing.lab", "telemetry"), "a gate stands alone"),
+    ("routing/gate", DJANGO_WORLD, BASE),
+    ("routing/lab", DJANGO_WORLD, BASE),
+    ("telemetry/agent", DJANGO_WORLD, BASE),
+    ("telemetry/wire.py", DJANGO_WORLD, BASE),
+    ("telemetry/canonical.py", DJANGO_WORLD, BASE),
+    ("telemetry/counters.py", DJANGO_WORLD, BASE),
+    ("telemetry/exposition.py", DJANGO_WORLD, BASE),
+    ("telemetry", ("routing", "console"), "telemetry knows nothing of what it is used for"),
+    ("routing", ("console",), "nobody imports the console"),
+)
+
+CORE_MAY_IMPORT = {"numpy", "routing"}
+
+
+def modules(place: str) -> list[Path]:
+    path = ROOT / place
+    found = [path] if path.is_file() else sorted(path.rglob("*.py"))
+    return [p for p in found if "migrations" not in p.parts]
+
+
+def imports(path: Path) -> list[tuple[str, int, bool]]:
+    """(module, line, inside a function) of every import, relative ones resolved."""
+    tree = ast.parse(path.read_text())
+    package = ".".join(path.relative_to(ROOT).with_suffix("").parts[:-1])
+    found = []
+
+    def visit(node: ast.AST, nested: bool) -> None:
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.Import):
+                found.extend((alias.name, child.lineno, nested) for alias in child.names)
+            elif isinstance(child, ast.ImportFrom):
+                base = child.module or ""
+                if child.level:
+                    parents = package.split(".")[: len(package.split(".")) - child.level + 1]
+                    base = ".".join([*parents, base]).rstrip(".")
+                found.append((base, child.lineno, nested))
+                found.extend(
+                    (f"{base}.{alias.name}", child.lineno, nested) for alias in child.names
+                )
+            inner = nested or isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef)
+            visit(child, inner)
+
+    visit(tree, False)
+    return found
+
+
+def hits(name: str, banned: str) -> bool:
+    return name == banned or name.startswith(banned + ".")
+
+
+@pytest.mark.parametrize(("place", "banned", "why"), FORBIDDEN, ids=lambda v: str(v)[:40])
+def test_an_arrow_that_must_not_exist(place: str, banned: tuple[str, ...], why: str) -> None:
+    assert modules(place), f"{place} is empty: this rule guards nothing"
+    found = [
+        f"{path.relative_to(ROOT)}:{line} imports {name}"
+        for path in modules(place)
+        for name, line, _ in imports(path)
+        if any(hits(name, b) for b in banned)
+    ]
+    assert not found, f"{why}: " + "; ".join(found)
+
+
+def test_the_core_imports_only_the_standard_library_numpy_and_itself() -> None:
+    allowed = CORE_MAY_IMPORT | set(sys.stdlib_module_names)
+    found = [
+        f"{path.name}:{line} imports {name}"
+        for path in modules("routing/core")
+        for name, line, _ in imports(path)
+        if name.split(".")[0] not in allowed
+        or (name != "routing" and hits(name, "routing") and not hits(name, "routing.core"))
+    ]
+    assert not found, "the core must be replayable anywhere: " + "; ".join(found)
+
+
+def test_the_core_never_asks_the_clock_or_the_dice() -> None:
+    clocks = {"time", "random", "datetime", "logging", "os", "socket"}
+    found = [
+        f"{path.name}:{line} imports {name}"
+        for path in modules("routing/core")
+        for name, line, _ in imports(path)
+        if name.split(".")[0] in clocks
+    ]
+    assert not found, "now and randomness are arguments: " + "; ".join(found)
+
+
+def test_only_observe_turns_telemetry_rows_into_core_values() -> None:
+    found = [
+        str(path.relative_to(ROOT))
+        for path in modules("routing")
+        if path.name != "observe.py"
+        and any(hits(name, "telemetry.store") for name, _, _ in imports(path))
+        and any(
+            hits(name, "routing.core.types.Observation")
+            or hits(name, "routing.core.types.PdObservation")
+            for name, _, _ in imports(path)
+        )
+    ]
+    assert not found, "a second translation would disagree with the first: " + "; ".join(found)
+
+
+def test_no_import_hides_in_a_function() -> None:
+    found = [
+        f"{path.relative_to(ROOT)}:{line} imports {name}"
+        for package in PACKAGES
+        for path in modules(package)
+        for name, line, nested in imports(path)
+        if nested
+    ]
+    assert not found, "a local import means the arrow is wrong: " + "; ".join(found)
+
+
+def test_no_module_is_a_drawer() -> None:
+    too_long = [
+        f"{path.relative_to(ROOT)} has {len(path.read_text().splitlines())} lines"
+        for package in (*PACKAGES, "tests")
+        for suffix in ("*.py", "*.js")
+        for path in sorted((ROOT / package).rglob(suffix))
+        if "migrations" not in path.parts
+        and "vendor" not in path.parts
+        and len(path.read_text().splitlines()) > MAX_LINES
+    ]
+    assert not too_long, f"split by idea, at most {MAX_LINES} lines: " + "; ".join(too_long)
+    drawers = [str(p) for package in PACKAGES for p in (ROOT / package).rglob("utils.py")]
+    assert not drawers
+
+
+def test_each_table_is_written_by_one_module() -> None:
+    """Writers are found by what they call on the model: create, save, update, delete."""
+    owners = {
+        "Policy": {"routing/commands.py"},
+        "Hold": {"routing/commands.py"},
+        "Fleet": {"routing/commands.py"},
+        "Tick": {"routing/scheduler.py"},
+        "Decision": {"routing/scheduler.py"},
+        "Delivery": {"routing/delivery.py"},
+        "RouterState": {"routing/delivery.py"},
+        "Action": {"routing/audit.py"},
+        "ApiToken": {"telemetry/tokens.py"},
+    }
+    verbs = {
+        "create", "update", "delete", "bulk_create", "bulk_update", "get_or_create",
+        "update_or_create",
+    }  # fmt: skip
+    found = []
+    for package in PACKAGES:
+        for path in modules(package):
+            place = str(path.relative_to(ROOT))
+            for node in ast.walk(ast.parse(path.read_text())):
+                if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
+                    continue
+                if node.func.attr not in verbs:
+                    continue
+                root = node.func.value
+                while isinstance(root, ast.Call | ast.Attribute):
+                    inner = root.func if isinstance(root, ast.Call) else root.value
+                    if isinstance(root, ast.Attribute) and root.attr == "objects":
+                        root = root.value
+                        break
+                    root = inner
+                if isinstance(root, ast.Name) and place not in owners.get(root.id, {place}):
+                    found.append(f"{place}:{node.lineno} writes {root.id}")
+    assert not found, "each table has one writer: " + "; ".join(found)

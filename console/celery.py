@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import os
+import warnings
 
 from celery import Celery
+from celery.platforms import SecurityWarning
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "console.settings")
+
+# Started by root it would say so at length at each start; nothing here unpickles, the danger meant.
+warnings.filterwarnings("ignore", category=SecurityWarning)
 
 app = Celery("console")
 app.config_from_object("django.conf:settings", namespace="CELERY")

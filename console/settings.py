@@ -96,6 +96,7 @@ AXES_FAILURE_LIMIT = 8
 AXES_COOLOFF_TIME = 0.25  # hours
 AXES_LOCKOUT_PARAMETERS = [["username", "ip_address"]]
 AXES_RESET_ON_SUCCESS = True
+AXES_VERBOSE = False
 SILENCED_SYSTEM_CHECKS: list[str] = []
 
 ROOT_URLCONF = "console.urls"
@@ -117,7 +118,6 @@ TEMPLATES = [
     }
 ]
 STATIC_URL = "/static/"
-STATIC_ROOT = BASE_DIR / "staticfiles"
 WHITENOISE_USE_FINDERS = True
 
 USE_TZ = True
@@ -165,8 +165,19 @@ SPECTACULAR_SETTINGS = {
     "TITLE": "PrfaaS console",
     "DESCRIPTION": "Control plane of Prefill-as-a-Service.",
     "VERSION": "1",
+    "OAS_VERSION": "3.1.1",
     "SERVE_INCLUDE_SCHEMA": False,
     "SCHEMA_PATH_PREFIX": "/api/v1",
+    "ENUM_NAME_OVERRIDES": {
+        "PolicyModeEnum": "routing.commands.MODES",
+        "PlanModeEnum": "routing.commands.PLAN_MODES",
+        "SignalStateEnum": "routing.serializers.SIGNAL_STATES",
+        "ReadingStateEnum": "routing.serializers.READING_STATES",
+    },
+    "POSTPROCESSING_HOOKS": [
+        "drf_spectacular.hooks.postprocess_schema_enums",
+        "console.schema.complete",
+    ],
 }
 
 CELERY_BROKER_URL = REDIS_URL
@@ -186,6 +197,11 @@ CELERY_BEAT_SCHEDULE = {
         "task": "telemetry.partitions",
         "schedule": 300.0,
         "options": {"expires": 290.0},
+    },
+    "routing.prune": {
+        "task": "routing.prune",
+        "schedule": 3600.0,
+        "options": {"expires": 3500.0},
     },
 }
 

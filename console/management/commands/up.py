@@ -111,7 +111,8 @@ def _prepare(env: dict[str, str], state: Path, demo_options: demo.Options | None
         command += ["--demo-mode", demo_options["mode"], "--demo-tokens", str(state / "demo")]
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise StartError(f"the database could not be prepared:\n{done.stderr.strip()}")
+        said = "\n".join(done.stderr.strip().splitlines()[-12:])
+        raise StartError(f"the database could not be prepared:\n{said}")
     prepared: dict[str, Any] = json.loads(done.stdout)
     return prepared
 
@@ -126,11 +127,11 @@ def _console_programs(
         *("--log-level", "warning", "--no-server-header", "--timeout-graceful-shutdown", "5"),
     )
     worker = (
-        *(python, "-m", "celery", "-A", "console", "worker", "--pool", "threads"),
+        *(python, "-m", "celery", "-A", "console", "--quiet", "worker", "--pool", "threads"),
         *("--concurrency", "2", "--loglevel", "warning", "--without-gossip", "--without-mingle"),
     )
     beat = (
-        *(python, "-m", "celery", "-A", "console", "beat", "--loglevel", "warning"),
+        *(python, "-m", "celery", "-A", "console", "--quiet", "beat", "--loglevel", "warning"),
         *("--pidfile", "", "--schedule", str(state / "beat-schedule")),
     )
     return [

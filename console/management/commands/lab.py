@@ -1,0 +1,63 @@
+"""`manage.py lab`: look at the running demo's lab and change its link."""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.parse
+import urllib.request
+from argparse import ArgumentParser
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError
+
+from console import demo, embedded
+
+
+class Command(BaseCommand):
+    help = "Read or change the demo's lab: `lab status`, `lab link 'A->B' GBPS`, `lab rate RPS`."
+    requires_system_checks = []
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        verbs = parser.add_subparsers(dest="verb", required=True)
+        verbs.add_parser("status", help="links and engines as JSON")
+        link = verbs.add_parser("link", help="set a link's capacity")
+        link.add_argument("link", metavar="A->B")
+        link.add_argument("gbps", type=float)
+        rate = verbs.add_parser("rate", help="set the load's request rate")
+        rate.add_argument("rate_rps", type=float)
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        try:
+            places = demo.places(embedded.state_dir())
+        except FileNotFoundError:
+            raise CommandError("no demo runs here: start one with `manage.py up --demo`") from None
+        if options["verb"] == "status":
+            answer: Any = {
+                "links": _call("GET", f"{places['admin']}/links"),
+                "engines": _call("GET", f"{places['admin']}/engines"),
+            }
+        elif options["verb"] == "link":
+            name = urllib.parse.quote(options["link"])
+            answer = _call("PUT", f"{places['admin']}/links/{name}", {"gbps": options["gbps"]})
+        else:
+            answer = _call("PUT", f"{places['load']}/rate", {"rate_rps": options["rate_rps"]})
+        self.stdout.write(json.dumps(answer, indent=1))
+
+
+def _call(method: str, url: str, body: Any = None) -> Any:
+    request = urllib.request.Request(
+        url,
+        method=method,
+        data=None if body is None else json.dumps(body).encode(),
+        headers={"Content-Type": "application/json"},
+    )
+    try:
+        with urllib.request.urlopen(request, timeout=10) as answer:
+            return json.load(answer)
+    except urllib.error.HTTPError as exc:
+        raise CommandError(
+            f"{method} {url}: {exc.code} {exc.read().decode()}", returncode=2
+        ) from None
+    except OSError as exc:
+        raise CommandError(f"{method} {url}: {exc}") from None

@@ -1,0 +1,235 @@
+"""What the gate counts, and its `/metrics` page in Prometheus' text format.
+
+Label values come from the configuration and from fixed lists only, never from clients, so the page
+cannot grow with traffic. Series of fixed lists exist from the start at 0: a counter that appears
+with its first event loses that event to whoever computes rates.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+
+from routing.gate import reasons
+
+SIDES = ("local", "remote")
+SOURCES = ("tokenised", "usage", "estimated")
+RESULTS = ("ok", "client_error", "server_error", "failed", "cancelled")
+
+TOKEN_EDGES = (*(round(128 * 1024 ** (i / 80)) for i in range(81)), 1_048_576)
+"""Upper bounds, tokens: 128 to 131,072 in steps of at most x1.1, then 1,048,576."""
+
+TTFT_EDGES_S = tuple(round(0.001 * 2 ** (i / 2), 6) for i in range(37))
+"""Upper bounds, seconds: 1 ms to 262 s in steps of x1.41."""
+
+Labels = tuple[str, ...]
+
+
+class Family:
+    """One counter or gauge with its label names."""
+
+    def __init__(self, name: str, help_text: str, kind: str, labels: Sequence[str] = ()) -> None:
+        self.name, self.help_text, self.kind, self.labels = name, help_text, kind, tuple(labels)
+        self.values: dict[Labels, float] = {} if labels else {(): 0.0}
+
+    def add(self, *labels: str, by: float = 1.0) -> None:
+        """Adds to one series."""
+        self.values[labels] = self.values.get(labels, 0.0) + by
+
+    def set(self, *labels: str, to: float) -> None:
+        """Sets one series."""
+        self.values[labels] = to
+
+    def lines(self) -> Iterable[str]:
+        for labels, value in self.values.items():
+            yield f"{self.name}{_labels(self.labels, labels)} {_number(value)}"
+
+
+class Histogram:
+    """A histogram with fixed `edges` (upper bounds, inclusive) and fixed series."""
+
+    kind = "histogram"
+
+    def __init__(
+        self,
+        name: str,
+        help_text: str,
+        edges: Sequence[float],
+        labels: Sequence[str],
+        series: Iterable[Labels],
+    ) -> None:
+        self.name, self.help_text, self.labels, self.edges = name, help_text, tuple(labels), edges
+        self._les = [*map(_number, edges), "+Inf"]
+        self.counts: dict[Labels, list[int]] = {key: [0] * (len(edges) + 1) for key in series}
+        self.sums: dict[Labels, float] = dict.fromkeys(self.counts, 0.0)
+
+    def observe(self, *labels: str, value: float) -> None:
+        """Counts one observation."""
+        self.counts[labels][bisect_left(self.edges, value)] += 1
+        self.sums[labels] += value
+
+    def lines(self) -> Iterable[str]:
+        for labels, counts in self.counts.items():
+            total = 0
+            for le, count in zip(self._les, counts, strict=True):
+                total += count
+                yield f"{self.name}_bucket{_labels((*self.labels, 'le'), (*labels, le))} {total}"
+            tail = _labels(self.labels, labels)
+            yield f"{self.name}_sum{tail} {_number(self.sums[labels])}"
+            yield f"{self.name}_count{tail} {total}"
+
+
+class Metrics:
+    """All families of one gate."""
+
+    def __init__(self) -> None:
+        self.info = Family(
+            "prfaas_gate_info",
+            "Who this gate is.",
+            "gauge",
+            ("router", "cluster", "fleet", "version"),
+        )
+        self.start_time_s = Family(
+            "prfaas_gate_start_time_seconds", "When this process started, epoch seconds.", "gauge"
+        )
+        self.plan_epoch = Family(
+            "prfaas_gate_plan_epoch", "Epoch of the plan that runs; absent without one.", "gauge"
+        )
+        self.plan_version = Family(
+            "prfaas_gate_plan_version",
+            "Version of the plan that runs; absent without one.",
+            "gauge",
+        )
+        self.requests = Family(
+            "prfaas_gate_requests_total",
+            "Requests at arrival, by the side chosen and why.",
+            "counter",
+            ("side", "reason"),
+        )
+        self.refused = Family(
+            "prfaas_gate_refused_total",
+            "Requests answered 503 because the gate is stopping; not in requests_total.",
+            "counter",
+        )
+        self.invalid = Family(
+            "prfaas_gate_invalid_total",
+            "Requests answered 400 or 413 unread; not in requests_total.",
+            "counter",
+        )
+        self.errors = Family(
+            "prfaas_gate_errors_total",
+            "Requests that a side failed: no answer, a broken answer or a 5xx.",
+            "counter",
+            ("side",),
+        )
+        self.results = Family(
+            "prfaas_gate_results_total", "Requests at their end.", "counter", ("side", "result")
+        )
+        self.fallbacks = Family(
+            "prfaas_gate_fallbacks_total",
+            "Requests counted as remote at arrival and served by local: the remote gave no answer.",
+            "counter",
+        )
+        self.prompt_tokens = Family(
+            "prfaas_gate_prompt_tokens_total", "Prompt tokens as known at arrival.", "counter"
+        )
+        self.cached_tokens = Family(
+            "prfaas_gate_cached_tokens_total",
+            "Prompt tokens believed cached on the side chosen, as known at arrival.",
+            "counter",
+            ("side",),
+        )
+        self.engine_prompt_tokens = Family(
+            "prfaas_gate_engine_prompt_tokens_total",
+            "Prompt tokens of requests whose engine also reported cached tokens, by its usage.",
+            "counter",
+            ("side",),
+        )
+        self.engine_cached_tokens = Family(
+            "prfaas_gate_engine_cached_tokens_total",
+            "Cached prompt tokens as engines reported them.",
+            "counter",
+            ("side",),
+        )
+        self.media_requests = Family(
+            "prfaas_gate_media_requests_total",
+            "Requests with image, audio or other parts, whose length is a guess at arrival.",
+            "counter",
+        )
+        self.in_flight = Family(
+            "prfaas_gate_in_flight", "Requests sent and not finished.", "gauge", ("side",)
+        )
+        upstream = ("side", "upstream")
+        self.upstream_up = Family(
+            "prfaas_gate_upstream_up",
+            "1 while the upstream takes requests freely, 0 while it is down or on trial.",
+            "gauge",
+            upstream,
+        )
+        self.prefix_blocks = Family(
+            "prfaas_gate_prefix_index_blocks", "Blocks believed cached.", "gauge", upstream
+        )
+        self.prefix_credit = Family(
+            "prfaas_gate_prefix_credit_ratio",
+            "Share of cached tokens claimed lately that engines confirmed.",
+            "gauge",
+            upstream,
+        )
+        self.uncached = Histogram(
+            "prfaas_gate_uncached_tokens",
+            "Prompt tokens minus cached on this side; each request is counted for both sides.",
+            TOKEN_EDGES,
+            ("side", "source"),
+            [(side, source) for side in SIDES for source in SOURCES],
+        )
+        self.ttft_s = Histogram(
+            "prfaas_gate_ttft_seconds",
+            "Arrival to the first byte of a streamed answer.",
+            TTFT_EDGES_S,
+            ("side",),
+            [(side,) for side in SIDES],
+        )
+        self._start_at_zero()
+
+    def _start_at_zero(self) -> None:
+        self.plan_epoch.values.clear()
+        self.plan_version.values.clear()
+        for reason in reasons.REASONS:
+            self.requests.add(
+                "remote" if reason in reasons.REMOTE_REASONS else "local", reason, by=0
+            )
+        for side in SIDES:
+            for family in (
+                self.errors,
+                self.cached_tokens,
+                self.engine_prompt_tokens,
+                self.engine_cached_tokens,
+                self.in_flight,
+            ):
+                family.add(side, by=0)
+            for result in RESULTS:
+                self.results.add(side, result, by=0)
+
+    def render(self) -> str:
+        """The page."""
+        out: list[str] = []
+        for family in vars(self).values():
+            out.append(f"# HELP {family.name} {family.help_text}")
+            out.append(f"# TYPE {family.name} {family.kind}")
+            out.extend(family.lines())
+        return "\n".join(out) + "\n"
+
+
+def _labels(names: Labels, values: Labels) -> str:
+    if not names:
+        return ""
+    pairs = (f'{n}="{_escape(v)}"' for n, v in zip(names, values, strict=True))
+    return "{" + ",".join(pairs) + "}"
+
+
+def _escape(value: str) -> str:
+    return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+
+def _number(value: float) -> str:
+    return str(int(value)) if value == int(value) else repr(value)

@@ -1,0 +1,175 @@
+"""One OpenAI-compatible P/D stack: how it is reached, how it does, what its prefix cache holds."""
+
+from __future__ import annotations
+
+import io
+import logging
+from collections.abc import Mapping
+
+import aiohttp
+from multidict import CIMultiDict
+from yarl import URL
+
+from routing.gate.config import UpstreamConfig
+from routing.gate.health import Health
+from routing.gate.prefix import Chain, PrefixIndex, Ticket
+from routing.gate.rule import Side
+
+KEEPALIVE_S = 4.0
+"""Idle connections are dropped before uvicorn's default of 5 s drops them under a request."""
+
+_LARGE_BODY_BYTES = 512 * 1024
+_NOT_OURS = frozenset({"Accept", "Accept-Encoding", "Content-Type", "User-Agent"})
+_HOP_BY_HOP = frozenset(
+    {
+        "connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection",
+        "te", "trailer", "transfer-encoding", "upgrade",
+    }
+)  # fmt: skip
+# The body was read whole and is sent anew; answers must stay readable, so no compression.
+_REWRITTEN = frozenset({"host", "content-length", "content-encoding", "accept-encoding", "expect"})
+
+log = logging.getLogger(__name__)
+
+
+class Unanswered(Exception):
+    """No byte of an answer came. `timed_out`: the upstream took the request and stayed silent."""
+
+    def __init__(self, message: str, *, timed_out: bool = False) -> None:
+        super().__init__(message)
+        self.timed_out = timed_out
+
+
+def end_to_end(headers: Mapping[str, str], *, drop: frozenset[str]) -> CIMultiDict[str]:
+    """The headers that concern the other end, without those of one hop and those in `drop`."""
+    named = {name.strip().lower() for name in headers.get("Connection", "").split(",")}
+    unwanted = _HOP_BY_HOP | drop | named
+    return CIMultiDict((k, v) for k, v in headers.items() if k.lower() not in unwanted)
+
+
+class Upstream:
+    """One stack and all the gate knows of it. `name` is `local` or the PrfaaS cluster's name."""
+
+    def __init__(
+        self,
+        name: str,
+        side: Side,
+        config: UpstreamConfig,
+        *,
+        block_tokens: int,
+        session: aiohttp.ClientSession,
+        now_s: float,
+    ) -> None:
+        self.name = name
+        self.side: Side = side
+        self.in_flight = 0
+        self.trust_cached_tokens = config.trust_cached_tokens
+        self.health = Health(now_s=now_s)
+        self.index = PrefixIndex(config.capacity_blocks(block_tokens))
+        self._base = config.url.rstrip("/")
+        self._health_url = URL(self._base + config.health_path, encoded=True)
+        self._session = session
+
+    async def request(
+        self, method: str, path: str, *, headers: Mapping[str, str], body: bytes | None
+    ) -> aiohttp.ClientResponse:
+        """The answer, its headers read and its body not yet. Raises Unanswered.
+
+        A kept-alive connection that the upstream closed just as it was used is tried once more: it
+        says nothing about the upstream.
+        """
+        url = URL(self._base + path, encoded=True)
+        sent = end_to_end(headers, drop=_REWRITTEN)
+        for is_last in (False, True):
+            try:
+                return await self._session.request(
+                    method,
+                    url,
+                    data=_payload(body),
+                    headers=sent,
+                    skip_auto_headers=_NOT_OURS,
+                    allow_redirects=False,
+                )
+            except aiohttp.ClientConnectorError as exc:
+                raise Unanswered(str(exc)) from exc
+            except aiohttp.ConnectionTimeoutError as exc:
+                raise Unanswered(f"{self._base} did not accept a connection in time") from exc
+            except (aiohttp.ServerTimeoutError, TimeoutError) as exc:
+                raise Unanswered(f"{self._base} did not answer in time", timed_out=True) from exc
+            except aiohttp.ClientError as exc:
+                if is_last:
+                    raise Unanswered(f"{self._base} broke the connection: {exc}") from exc
+        raise AssertionError("the loop returns or raises")
+
+    async def probe(self, *, timeout_s: float) -> str | None:
+        """Asks the health endpoint; None when it answers, else what is wrong.
+
+        Raises ConnectionRefusedError when nobody listens.
+        """
+        timeout = aiohttp.ClientTimeout(total=timeout_s)
+        try:
+            async with self._session.get(self._health_url, timeout=timeout) as answer:
+                # A 404 is a stack without this endpoint, but one that lives.
+                return None if answer.status < 500 else f"health answered {answer.status}"
+        except aiohttp.ClientConnectorError as exc:
+            if is_refusal(exc):
+                raise ConnectionRefusedError(str(exc)) from exc
+            return str(exc)
+        except (aiohttp.ClientError, TimeoutError) as exc:
+            return str(exc) or "health did not answer in time"
+
+    def failed(self, error: str, *, refused: bool, now_s: float) -> None:
+        """A request or probe got no answer; a process that is gone took its cache along."""
+        if self.health.failed(error, refused=refused, now_s=now_s):
+            log.warning("%s is down: %s", self.name, error)
+            if refused:
+                self.index.clear()
+
+    def answered(self, *, now_s: float) -> None:
+        """A request got an answer."""
+        if self.health.state != "up":
+            log.info("%s is up again", self.name)
+        self.health.request_ok(now_s=now_s)
+
+
+class Attempt:
+    """One request at one upstream, from sending to its end; `end` is safe to call always."""
+
+    def __init__(self, upstream: Upstream, chains: tuple[Chain, ...]) -> None:
+        self.upstream = upstream
+        self.ticket: Ticket = upstream.index.dispatch(chains)
+        self._answered = False
+        upstream.in_flight += 1
+        upstream.health.request_started()
+
+    def answered(self, *, now_s: float) -> None:
+        """The answer's headers arrived."""
+        self._answered = True
+        self.upstream.answered(now_s=now_s)
+
+    def prefilled(self) -> None:
+        """The first byte of a good answer arrived."""
+        self.upstream.index.prefilled(self.ticket)
+
+    def end(self) -> None:
+        """The request is over, whichever way."""
+        self.upstream.in_flight -= 1
+        self.upstream.index.abandon(self.ticket)
+        if not self._answered:
+            self.upstream.health.request_abandoned()
+
+
+def is_refusal(exc: BaseException | None) -> bool:
+    """Whether nobody listens there, as opposed to a slow or broken path."""
+    while exc is not None:
+        if isinstance(exc, ConnectionRefusedError):
+            return True
+        if isinstance(exc, aiohttp.ClientConnectorError):
+            return isinstance(exc.os_error, ConnectionRefusedError)
+        exc = exc.__cause__
+    return False
+
+
+def _payload(body: bytes | None) -> bytes | io.BytesIO | None:
+    # aiohttp writes raw bytes in one go, which for megabytes stalls every other stream.
+    return io.BytesIO(body) if body is not None and len(body) > _LARGE_BODY_BYTES else body

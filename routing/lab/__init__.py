@@ -1,0 +1,1 @@
+"""An emulated fleet under real HTTP: only the time of GPUs and of the link is made up."""

@@ -1,0 +1,215 @@
+"""One emulated engine instance: prefill queue, decode slots, prefix cache, role, metrics.
+
+Used directly it serves a request alone (prefill, then decode, on itself); the P/D stack uses its
+halves: `prefill` on one instance, `receive` on another.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+
+from routing.lab.cache import PrefixCache
+from routing.lab.decode import DecodeSlots, Sequence
+from routing.lab.metrics import EngineLoad, EngineMetrics, exposition
+from routing.lab.prefill import PrefillQueue, PrefillRun
+from routing.lab.profile import Profile
+from routing.lab.prompt import Prompt
+
+ROLES = ("prefill", "decode")
+
+
+@dataclass(frozen=True)
+class Job:
+    """A parsed request; exactly `output_tokens` are generated."""
+
+    id: str
+    prompt: Prompt
+    output_tokens: int
+
+
+@dataclass(frozen=True)
+class Generation:
+    """A request whose first token is out. `stages_s`: queue, prefill, transfer (its exposed part),
+    decode_wait, and their sum ttft. `tokens()` yields how many are out, ending at the last."""
+
+    cached_tokens: int
+    stages_s: dict[str, float]
+    tokens: Callable[[], AsyncGenerator[int, None]]
+    headers: dict[str, str]
+
+
+class Unavailable(Exception):
+    """Nobody can serve the request now; HTTP 503."""
+
+
+class RoleRefused(Exception):
+    """A role switch that cannot be; `busy` when it can be once the instance is idle."""
+
+    def __init__(self, message: str, *, busy: bool) -> None:
+        super().__init__(message)
+        self.busy = busy
+
+
+class Receiving:
+    """A request on the decode instance it was sent to, before and after its KV is there."""
+
+    def __init__(self, engine: Engine, sequence: Sequence) -> None:
+        self._engine, self.sequence = engine, sequence
+
+    async def admit(self, *, ready_s: float, kv_bytes: int, transfer_s: float) -> None:
+        """The KV is there since `ready_s`: wait for a slot."""
+        engine, sequence = self._engine, self.sequence
+        engine.metrics.prompt_received(
+            prompt_tokens=sequence.prompt_tokens, kv_bytes=kv_bytes, transfer_s=transfer_s
+        )
+        await engine.slots.admit(sequence, ready_s)
+        assert sequence.start_s is not None
+        engine.metrics.queue.observe(sequence.start_s - sequence.arrived_s)
+
+
+class Engine:
+    """`id` is FLEET/CLUSTER/NAME. `roles` are those this instance may take."""
+
+    def __init__(
+        self,
+        *,
+        id: str,
+        role: str,
+        roles: tuple[str, ...],
+        profile: Profile,
+        cache: PrefixCache,
+        owns_cache: bool,
+        model_name: str,
+        block_tokens: int,
+        interval: int,
+        started_s: float,
+    ) -> None:
+        self.id, self.role, self._roles = id, role, roles
+        self.profile, self.cache, self._owns_cache = profile, cache, owns_cache
+        self._model_name, self._block_tokens, self._started_s = model_name, block_tokens, started_s
+        self.metrics = EngineMetrics()
+        self.queue = PrefillQueue(profile, cache)
+        self.slots = DecodeSlots(profile, self.metrics, interval=interval)
+        self._held_tokens = 0
+
+    @property
+    def idle(self) -> bool:
+        """No request computes, waits or still leaves from here."""
+        return not (
+            self.queue.running or self.queue.n_waiting or self.slots.load or self._held_tokens
+        )
+
+    def switch_role(self, new_role: str) -> str:
+        """Take another role when idle; the old one. Raises RoleRefused."""
+        if new_role not in self._roles:
+            raise RoleRefused(
+                f"new_role must be one of {', '.join(self._roles)}, got {new_role!r}", busy=False
+            )
+        if not self.idle:
+            raise RoleRefused("the instance is not idle: drain all requests first", busy=True)
+        old_role, self.role = self.role, new_role
+        if old_role != new_role and self._owns_cache:
+            self.cache.clear()  # the memory is laid out anew
+        return old_role
+
+    @asynccontextmanager
+    async def prefill(self, job: Job) -> AsyncIterator[PrefillRun]:
+        """A turn of the prefill half; the holder awaits `finish_prefill` or `_finish` in it."""
+        try:
+            async with self.queue.turn(job.prompt) as run:
+                yield run
+        except asyncio.CancelledError:
+            self.metrics.finished["abort"] += 1
+            raise
+
+    async def finish_prefill(self, run: PrefillRun) -> None:
+        """Sleep to the end of the run. A prefill instance answers its one token itself."""
+        await self._finish(run)
+        self.metrics.ttft.observe(run.queue_s + run.duration_s)
+        self.metrics.e2e.observe(run.queue_s + run.duration_s)
+        self.metrics.generation_tokens += 1
+        self.metrics.generated_tokens.observe(1)
+        self.metrics.finished["length"] += 1
+
+    @contextmanager
+    def holding(self, tokens: int) -> Iterator[None]:
+        """KV stays in this instance's memory until it has been shipped."""
+        self._held_tokens += tokens
+        try:
+            yield
+        finally:
+            self._held_tokens -= tokens
+
+    @contextmanager
+    def receive(self, job: Job) -> Iterator[Receiving]:
+        """The decode half: the request is here, its KV is on the way."""
+        with self.slots.sequence(
+            prompt_tokens=job.prompt.tokens,
+            output_tokens=job.output_tokens,
+            arrived_s=asyncio.get_running_loop().time(),
+        ) as sequence:
+            yield Receiving(self, sequence)
+
+    @asynccontextmanager
+    async def generate(self, job: Job) -> AsyncIterator[Generation]:
+        """Both halves on this instance, entered when the first token is out."""
+        arrived_s = asyncio.get_running_loop().time()
+        async with self.prefill(job) as run:
+            await self._finish(run)
+        with self.slots.sequence(
+            prompt_tokens=job.prompt.tokens, output_tokens=job.output_tokens, arrived_s=arrived_s
+        ) as sequence:
+            await self.slots.admit(sequence, run.end_s)
+            assert sequence.start_s is not None
+            decode_wait_s = sequence.start_s - run.end_s
+            yield Generation(
+                cached_tokens=run.cached_tokens,
+                stages_s=stages(run, transfer_s=0.0, decode_wait_s=decode_wait_s),
+                tokens=sequence.tokens,
+                headers={"X-Lab-Prefill": self.id, "X-Lab-Decode": self.id},
+            )
+
+    async def _finish(self, run: PrefillRun) -> None:
+        await self.queue.finish(run)
+        self.metrics.queue.observe(run.queue_s)
+        self.metrics.prefill.observe(run.duration_s)
+        self.metrics.prompt_computed(
+            prompt_tokens=run.prompt.tokens, cached_tokens=run.cached_tokens
+        )
+
+    def load(self) -> EngineLoad:
+        running = self.queue.running
+        tokens = self._held_tokens + self.slots.kv_tokens()
+        tokens += running.prompt.tokens if running else 0
+        return EngineLoad(
+            running=(1 if running else 0) + self.slots.n_running,
+            waiting_prefill=self.queue.n_waiting,
+            waiting_kv=self.slots.n_waiting_kv,
+            waiting_slot=self.slots.n_waiting_slot,
+            kv_usage_ratio=min(1.0, tokens / self.profile.kv_capacity_tokens),
+        )
+
+    def metrics_text(self) -> str:
+        self.slots.count_tokens()
+        return exposition(
+            self.metrics,
+            self.load(),
+            model_name=self._model_name,
+            block_tokens=self._block_tokens,
+            kv_capacity_tokens=self.profile.kv_capacity_tokens,
+            started_s=self._started_s,
+        )
+
+
+def stages(run: PrefillRun, *, transfer_s: float, decode_wait_s: float) -> dict[str, float]:
+    """Where the time to first token went, and its sum."""
+    parts = {
+        "queue": run.queue_s,
+        "prefill": run.duration_s,
+        "transfer": transfer_s,
+        "decode_wait": decode_wait_s,
+    }
+    return {**parts, "ttft": sum(parts.values())}

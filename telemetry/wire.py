@@ -206,7 +206,9 @@ def decode(body: bytes, content_type: str = "application/msgpack") -> Batch:
 def check(batch: Batch) -> None:
     """Everything the types cannot say. Raises WireError."""
     if batch.v != WIRE_VERSION:
-        raise WireError(f"unknown version, this console speaks {WIRE_VERSION}", field="v", value=batch.v)
+        raise WireError(
+            f"unknown version, this console speaks {WIRE_VERSION}", field="v", value=batch.v
+        )
     if not batch.agent:
         raise WireError("must not be empty", field="agent", value=batch.agent)
     for name in ("boot", "seq"):
@@ -237,7 +239,9 @@ def _check_sample(sample: Any, path: str) -> None:
     elif sample.id.count("/") != 2 or not all(sample.id.split("/")):
         raise WireError("an id is FLEET/CLUSTER/NAME", field=f"{path}.id", value=sample.id)
     if isinstance(sample, InstanceSample) and sample.role not in _ROLES:
-        raise WireError(f"must be one of {', '.join(_ROLES)}", field=f"{path}.role", value=sample.role)
+        raise WireError(
+            f"must be one of {', '.join(_ROLES)}", field=f"{path}.role", value=sample.role
+        )
     if sample.state not in _STATES:
         raise WireError(
             f"must be one of {', '.join(_STATES)}", field=f"{path}.state", value=sample.state

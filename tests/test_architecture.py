@@ -17,6 +17,10 @@ MAX_LINES = 500
 
 DJANGO_WORLD = ("django", "channels", "celery", "rest_framework", "psycopg", "redis", "uvicorn")
 
+AGENT_MODULES = (
+    "wire", "exposition", "canonical", "counters", "buckets", "engine_maps", "series", "signals",
+    "strict_toml",
+)  # fmt: skip
 LAB = "the lab must be an independent witness of what the core predicts"
 BASE = "it installs from the base package, without Django"
 FORBIDDEN: tuple[tuple[str, tuple[str, ...], str], ...] = (
@@ -26,10 +30,7 @@ FORBIDDEN: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ("routing/gate", DJANGO_WORLD, BASE),
     ("routing/lab", DJANGO_WORLD, BASE),
     ("telemetry/agent", DJANGO_WORLD, BASE),
-    ("telemetry/wire.py", DJANGO_WORLD, BASE),
-    ("telemetry/canonical.py", DJANGO_WORLD, BASE),
-    ("telemetry/counters.py", DJANGO_WORLD, BASE),
-    ("telemetry/exposition.py", DJANGO_WORLD, BASE),
+    *((f"telemetry/{name}.py", DJANGO_WORLD, BASE) for name in AGENT_MODULES),
     ("telemetry", ("routing", "console"), "telemetry knows nothing of what it is used for"),
     ("routing", ("console",), "nobody imports the console"),
 )

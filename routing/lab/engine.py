@@ -62,6 +62,8 @@ class Receiving:
     async def admit(self, *, ready_s: float, kv_bytes: int, transfer_s: float) -> None:
         """The KV is there since `ready_s`: wait for a slot."""
         engine, sequence = self._engine, self.sequence
+        # A timer fires a little late, so the KV can be there, nominally, before we were told of it.
+        sequence.arrived_s = min(sequence.arrived_s, ready_s)
         engine.metrics.prompt_received(
             prompt_tokens=sequence.prompt_tokens, kv_bytes=kv_bytes, transfer_s=transfer_s
         )

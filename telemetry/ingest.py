@@ -1,0 +1,364 @@
+"""`POST /api/v1/ingest` as a raw ASGI callable in front of Django.
+
+Answers: 200 {acked_seq} after the commit | 401, 403 token | 405 | 409 older boot | 413 too large |
+415 encoding | 422 {error, field, value}, nothing stored | 503 with Retry-After, send it again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+import zlib
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+import msgspec
+import psycopg
+from django.conf import settings
+from django.db import connections
+from prometheus_client import Counter
+
+from telemetry import partitions, store, tokens, wire
+from telemetry.flusher import Connect, Flusher, Rejected, Unavailable
+from telemetry.publish import Publisher
+
+log = logging.getLogger(__name__)
+
+PATH: Final = "/api/v1/ingest"
+_OFF_LOOP_BYTES: Final = 128 * 1024
+_LONGEST: Final = {"agent": 200, "id": 300, "engine": 60, "engine_version": 60, "error": 2000}
+_LARGEST_INT: Final = 2**63 - 1
+_CONNECT_TIMEOUT_S: Final = 5
+_LOG_EVERY_S: Final = 10.0
+_ASK_TIMEOUT_S: Final = 5.0
+
+REFUSED = Counter("prfaas_ingest_refused_requests", "Requests refused, by status.", ["status"])
+
+Scope = dict[str, Any]
+Receive = Callable[[], Awaitable[dict[str, Any]]]
+Send = Callable[[dict[str, Any]], Awaitable[None]]
+
+
+class _Refused(Exception):
+    """An answer other than 200."""
+
+    def __init__(
+        self, status: int, error: str, *, headers: dict[str, str] | None = None, **more: Any
+    ) -> None:
+        super().__init__(error)
+        self.status = status
+        self.body = {"error": error, **more}
+        self.headers = headers or {}
+
+
+class Ingest:
+    """The endpoint. `start` and `stop` it with the server (ASGI lifespan)."""
+
+    def __init__(
+        self,
+        *,
+        flusher: Flusher,
+        token_cache: tokens.TokenCache,
+        max_bytes: int,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._flusher = flusher
+        self._tokens = token_cache
+        self._max_bytes = max_bytes
+        self._clock = clock
+        self._log_again_s = 0.0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        held = _Held(self._flusher)
+        try:
+            status, body, headers = 200, await self._accept(scope, receive, held), {}
+        except _Refused as refused:
+            status, body, headers = refused.status, refused.body, refused.headers
+            REFUSED.labels(str(status)).inc()
+            self._log_refusal(scope, refused)
+        except Unavailable as exc:
+            status, body = 503, {"error": str(exc)}
+            headers = {"retry-after": str(max(1, round(exc.retry_s)))}
+        except ConnectionAbortedError:
+            return  # the agent hung up; it will send the batch again
+        finally:
+            held.release()
+        await _answer(send, status, body, headers)
+
+    def _log_refusal(self, scope: Scope, refused: _Refused) -> None:
+        # The agent is told each time; for us one line in a while is enough to know.
+        now_s = self._clock()
+        if now_s >= self._log_again_s:
+            self._log_again_s = now_s + _LOG_EVERY_S
+            log.warning("telemetry of %s refused: %.300s", scope.get("client"), refused.body)
+
+    async def _accept(self, scope: Scope, receive: Receive, held: _Held) -> dict[str, Any]:
+        headers = {name.lower(): value for name, value in scope["headers"]}
+        if scope["method"] != "POST":
+            raise _Refused(405, "only POST is allowed", headers={"allow": "POST"})
+        grant = await self._grant(headers)
+        body = await self._body(headers, receive, held)
+        received_s = self._clock()
+        batch = await self._decode(body, headers, received_s)
+        _check_fleet(batch, grant.fleet)
+        try:
+            outcome = await self._flusher.offer(batch, received_s=received_s)
+        except Rejected as exc:
+            if exc.by_content:
+                raise _Refused(
+                    422, f"the database refuses this batch: {exc}", field="", value=None
+                ) from None
+            raise _Refused(500, f"this batch cannot be stored: {exc}") from None
+        if outcome.state == "older":
+            raise _Refused(
+                409,
+                f"a newer boot of this agent has reported: {outcome.newest_boot}",
+                field="boot",
+                value=batch.boot,
+            )
+        return {"acked_seq": batch.seq}
+
+    async def _grant(self, headers: dict[bytes, bytes]) -> tokens.Grant:
+        secret = tokens.bearer(headers.get(b"authorization", b"").decode("latin-1"))
+        challenge = {"www-authenticate": 'Bearer realm="ingest"'}
+        if secret is None:
+            raise _Refused(401, "needs a header Authorization: Bearer pf_…", headers=challenge)
+        grant = await self._tokens.grant(secret, now_s=self._clock())
+        if grant is None:
+            raise _Refused(401, "this token is unknown, revoked or expired", headers=challenge)
+        if "ingest" not in grant.scopes:
+            raise _Refused(403, "this token has no scope ingest")
+        return grant
+
+    async def _body(self, headers: dict[bytes, bytes], receive: Receive, held: _Held) -> bytes:
+        """The decompressed body; what is larger than allowed is never kept."""
+        declared = headers.get(b"content-length", b"0")
+        if not declared.isdigit():
+            raise _Refused(400, "Content-Length is not a number")
+        encoding = headers.get(b"content-encoding", b"identity").decode("latin-1").strip().lower()
+        if encoding not in ("", "identity", "gzip"):
+            raise _Refused(
+                415, f"unknown encoding {encoding!r}", headers={"accept-encoding": "gzip"}
+            )
+        if int(declared) > self._max_bytes:
+            raise self._too_large("body")
+        held.more(0)  # full or away: say so before the body crosses the wire
+        body = bytearray()
+        unzip = zlib.decompressobj(wbits=31) if encoding == "gzip" else None
+        n_received, more = 0, True
+        while more:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                raise ConnectionAbortedError
+            chunk, more = message.get("body", b""), message.get("more_body", False)
+            n_received += len(chunk)
+            if n_received > self._max_bytes:
+                raise self._too_large("body")
+            if unzip is not None:
+                chunk = self._unzipped(unzip, chunk, room=self._max_bytes - len(body))
+            held.more(len(chunk))
+            body += chunk
+            if len(body) > self._max_bytes:
+                raise self._too_large("decompressed body")
+        if unzip is not None and (unzip.unused_data or not unzip.eof):
+            raise _Refused(422, "the body is not one whole gzip stream", field="", value=None)
+        return bytes(body)
+
+    @staticmethod
+    def _unzipped(unzip: Any, chunk: bytes, *, room: int) -> bytes:
+        try:
+            # One byte more than allowed is enough to know, however much would follow.
+            return unzip.decompress(chunk, room + 1)
+        except zlib.error as exc:
+            raise _Refused(422, f"the body is not gzip: {exc}", field="", value=None) from None
+
+    def _too_large(self, what: str) -> _Refused:
+        return _Refused(
+            413, f"the {what} is larger than {self._max_bytes} bytes", limit=self._max_bytes
+        )
+
+    async def _decode(
+        self, body: bytes, headers: dict[bytes, bytes], received_s: float
+    ) -> wire.Batch:
+        content_type = headers.get(b"content-type", b"").decode("latin-1")
+        try:
+            if len(body) < _OFF_LOOP_BYTES:
+                return _checked(body, content_type, received_s)
+            # Megabytes take long enough to check that every socket would notice.
+            return await asyncio.to_thread(_checked, body, content_type, received_s)
+        except wire.WireError as exc:
+            raise _Refused(422, exc.error, field=exc.field, value=_short(exc.value)) from None
+
+
+def _checked(body: bytes, content_type: str, received_s: float) -> wire.Batch:
+    """The batch, checked for all that can be known without the database."""
+    batch = wire.decode(body, content_type)
+    n_items = len(batch.instances) + len(batch.links) + len(batch.routers)
+    if n_items > wire.MAX_ITEMS_PER_BATCH:
+        raise _Refused(
+            413,
+            f"{n_items} entries, at most {wire.MAX_ITEMS_PER_BATCH} in one batch",
+            limit=wire.MAX_ITEMS_PER_BATCH,
+        )
+    _check_text(batch, "agent", "agent")
+    for path, sample in _samples(batch):
+        for name in _LONGEST:
+            _check_text(sample, name, f"{path}.{name}")
+        for name in ("plan_epoch", "plan_version"):
+            number = getattr(sample, name, None)
+            if number is not None and not 0 <= number <= _LARGEST_INT:
+                raise wire.WireError("must be in 0..2^63-1", field=f"{path}.{name}", value=number)
+        ahead_s = sample.at_s - received_s
+        if ahead_s > store.FUTURE_S:
+            raise wire.WireError(
+                f"{ahead_s:.0f} s ahead of this console: the clock of agent {batch.agent} is wrong",
+                field=f"{path}.at_s",
+                value=sample.at_s,
+            )
+    return batch
+
+
+def _samples(batch: wire.Batch) -> Iterator[tuple[str, Any]]:
+    for kind in ("instances", "links", "routers"):
+        for i, sample in enumerate(getattr(batch, kind)):
+            yield f"{kind}[{i}]", sample
+
+
+def _check_text(owner: Any, name: str, path: str) -> None:
+    text = getattr(owner, name, None)
+    if not text:
+        return
+    if len(text) > _LONGEST[name]:
+        raise wire.WireError(f"at most {_LONGEST[name]} characters", field=path, value=text)
+    if "\0" in text:
+        raise wire.WireError("must not contain a zero character", field=path, value=text)
+
+
+def _check_fleet(batch: wire.Batch, fleet: str) -> None:
+    """A token of one fleet may not report for another; links belong to no fleet."""
+    if not fleet:
+        return
+    for path, sample in _samples(batch):
+        if not isinstance(sample, wire.LinkSample) and not sample.id.startswith(f"{fleet}/"):
+            raise _Refused(
+                403, f"this token is for fleet {fleet} only", field=f"{path}.id", value=sample.id
+            )
+
+
+def _short(value: Any) -> Any:
+    return value if not isinstance(value, str) or len(value) <= 200 else f"{value[:200]}…"
+
+
+class _Held:
+    """The bytes one request counts in the flusher until it is answered."""
+
+    def __init__(self, flusher: Flusher) -> None:
+        self._flusher = flusher
+        self._n_bytes = 0
+
+    def more(self, n_bytes: int) -> None:
+        self._flusher.hold(n_bytes)
+        self._n_bytes += n_bytes
+
+    def release(self) -> None:
+        self._flusher.release(self._n_bytes)
+
+
+async def _answer(send: Send, status: int, body: dict[str, Any], headers: dict[str, str]) -> None:
+    encoded = msgspec.json.encode(body)
+    lines = {"content-type": "application/json", "content-length": str(len(encoded)), **headers}
+    await send(
+        {
+            "type": "http.response.start",
+            "status": status,
+            "headers": [(k.encode(), v.encode()) for k, v in lines.items()],
+        }
+    )
+    await send({"type": "http.response.body", "body": encoded})
+
+
+@dataclass
+class Service:
+    """The endpoint with everything behind it, made from Django's settings."""
+
+    app: Ingest
+    flusher: Flusher
+    publisher: Publisher
+    asker: Asker
+
+    async def start(self) -> None:
+        self.publisher.start()
+        await self.flusher.start()
+
+    async def stop(self) -> None:
+        await self.flusher.stop()
+        await self.publisher.stop()
+        await self.asker.close()
+
+
+def service() -> Service:
+    """What `console.asgi` starts and stops with the server."""
+    publisher = Publisher(settings.REDIS_URL)
+    flusher = Flusher(
+        database_connect,
+        publish=publisher.put,
+        max_batches=settings.ENV["CONSOLE_INGEST_QUEUE"],
+        retention=partitions.retention(),
+    )
+    asker = Asker(database_connect)
+    app = Ingest(
+        flusher=flusher,
+        token_cache=tokens.TokenCache(asker.grant),
+        max_bytes=settings.ENV["CONSOLE_INGEST_MAX_BYTES"],
+    )
+    return Service(app, flusher, publisher, asker)
+
+
+async def database_connect() -> psycopg.AsyncConnection:
+    """A connection of our own, outside Django's pool, that never lets a lost commit look safe."""
+    chosen = connections["default"].settings_dict
+    names = {"dbname": "NAME", "user": "USER", "password": "PASSWORD", "host": "HOST"}
+    options = {k: v for k, v in chosen.get("OPTIONS", {}).items() if k != "pool"}
+    connection = await psycopg.AsyncConnection.connect(
+        **{**options, **{key: chosen[name] for key, name in names.items() if chosen[name]}},
+        port=chosen["PORT"] or None,
+        connect_timeout=_CONNECT_TIMEOUT_S,
+        application_name="console ingest",
+        autocommit=True,
+    )
+    await connection.execute("SET synchronous_commit = on")
+    await connection.execute("SET statement_timeout = '15s'")
+    return connection
+
+
+class Asker:
+    """Reads grants over a small connection of its own: the flusher's is inside transactions."""
+
+    def __init__(self, connect: Connect) -> None:
+        self._connect = connect
+        self._connection: psycopg.AsyncConnection | None = None
+        self._lock = asyncio.Lock()
+
+    async def grant(self, digest: bytes, now: datetime) -> tokens.Grant | None:
+        """The grant of a digest. Raises Unavailable while there is no database."""
+        async with self._lock:
+            for attempt in (1, 2):
+                try:
+                    async with asyncio.timeout(_ASK_TIMEOUT_S):
+                        if self._connection is None:
+                            self._connection = await self._connect()
+                        return await tokens.fetch_grant(self._connection, digest, now=now)
+                except (psycopg.OperationalError, OSError, TimeoutError) as exc:
+                    # The first failure may only mean that the database was restarted since.
+                    await self.close()
+                    if attempt == 2:
+                        log.warning("no token can be checked: %s", str(exc).strip())
+        raise Unavailable("the database is away", retry_s=2.0)
+
+    async def close(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            await connection.close()

@@ -1,0 +1,80 @@
+"""Carries committed batches to the web processes: one Redis message per group commit.
+
+The message is a hint, the rows are the truth: a lost one costs the live pages one interval, so a
+failure here is counted and logged and never reaches an ack.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import contextlib
+import logging
+import random
+from typing import Final
+
+import msgspec
+import redis.asyncio
+from prometheus_client import Counter
+
+from telemetry import wire
+
+log = logging.getLogger(__name__)
+
+CHANNEL: Final = "telemetry"
+_TIMEOUT_S: Final = 2.0
+_MAX_WAITING: Final = 32
+
+LOST = Counter("prfaas_ingest_unpublished_batches", "Committed batches live pages never heard of.")
+
+
+class Publisher:
+    """Publishes in the background; while Redis is away only the newest few messages are kept."""
+
+    def __init__(self, redis_url: str) -> None:
+        self._redis_url = redis_url
+        self._waiting: collections.deque[list[wire.Batch]] = collections.deque()
+        self._work = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin to publish, in the running loop."""
+        self._task = asyncio.create_task(self._run(), name="telemetry publisher")
+
+    async def stop(self) -> None:
+        """End at once; what waits is lost to live pages only."""
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+
+    def put(self, batches: list[wire.Batch]) -> None:
+        """Publish soon. Never blocks and never fails."""
+        if len(self._waiting) >= _MAX_WAITING:
+            LOST.inc(len(self._waiting.popleft()))
+        self._waiting.append(batches)
+        self._work.set()
+
+    async def _run(self) -> None:
+        client = redis.asyncio.Redis.from_url(
+            self._redis_url, socket_timeout=_TIMEOUT_S, socket_connect_timeout=_TIMEOUT_S
+        )
+        away = False
+        async with client:
+            while True:
+                await self._work.wait()
+                self._work.clear()
+                while self._waiting:
+                    batches = self._waiting.popleft()
+                    try:
+                        await client.publish(CHANNEL, msgspec.msgpack.encode(batches))
+                    except (redis.RedisError, OSError) as exc:
+                        LOST.inc(len(batches))
+                        if not away:
+                            log.warning("live pages get no telemetry, Redis is away: %s", exc)
+                        away = True
+                        await asyncio.sleep(random.uniform(0.2, 1.0))
+                    else:
+                        if away:
+                            log.info("Redis is back, live pages get telemetry again")
+                        away = False

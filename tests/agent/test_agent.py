@@ -1,0 +1,443 @@
+"""The whole agent against real peers: what it ships, and what it does when they go and come."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import logging
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from telemetry import wire
+from telemetry.agent import app, config, ship
+from telemetry.agent.app import Agent
+from telemetry.agent.config import load
+
+ROOT = Path(__file__).parents[2]
+Eventually = Callable[[Callable[[], Any]], Awaitable[None]]
+
+LAB = {"prfaas->pd": {"at_s": 1.7e9, "tx_bytes_total": 1000, "capacity_gbps": 100.0}}
+
+
+@dataclass
+class Site:
+    """An agent.toml with what a test wants in it, and agents run from it."""
+
+    folder: Path
+    console_url: str
+    tables: list[str] = field(default_factory=list)
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    def add(self, kind: str, **values: Any) -> None:
+        lines = [f"{key} = {json.dumps(value)}" for key, value in values.items()]
+        self.tables.append("\n".join([f"[[{kind}]]", *lines]))
+
+    def engine(self, url: str, name: str = "p0") -> None:
+        self.add("instances", id=f"f/pd/{name}", role="prefill", url=f"{url}/metrics")
+
+    def write(self) -> Path:
+        path = self.folder / "agent.toml"
+        head = {
+            "agent": "pd",
+            "console_url": self.console_url,
+            "token": "pf_x_y",
+            "spool_dir": "spool",
+            "interval_s": 0.1,
+            "timeout_s": 10.0,
+            **self.settings,
+        }
+        lines = [f"{key} = {json.dumps(value)}" for key, value in head.items()]
+        path.write_text("\n".join([*lines, *self.tables]))
+        return path
+
+    async def once(self) -> int:
+        return await Agent(load(self.write())).run(asyncio.Event(), once=True)
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        stop = asyncio.Event()
+        task = asyncio.create_task(Agent(load(self.write())).run(stop))
+        try:
+            yield
+        finally:
+            stop.set()
+            await task
+
+    async def process(self, *arguments: str) -> asyncio.subprocess.Process:
+        return await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "telemetry.agent",
+            "--config",
+            str(self.write()),
+            *arguments,
+            cwd=ROOT,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+
+
+@pytest.fixture
+def site(tmp_path: Path, console: Any, monkeypatch: pytest.MonkeyPatch) -> Site:
+    monkeypatch.setattr(ship, "LONGEST_RETRY_S", 0.05)
+    monkeypatch.setattr(app, "SYNC_S", 0.0)
+    return Site(tmp_path, console.url)
+
+
+def samples(console: Any, path: str) -> list[Any]:
+    return [
+        sample
+        for batch in sorted(console.batches, key=lambda batch: batch.seq)
+        for sample in (*batch.instances, *batch.links, *batch.routers)
+        if sample.id == path
+    ]
+
+
+def _n_bytes(spool: Path) -> int:
+    return sum(path.stat().st_size for path in spool.glob("*.segment"))
+
+
+async def test_one_round_ships_engines_gates_and_links(
+    site: Site, console: Any, engine: Any, gate: Any, tmp_path: Path
+) -> None:
+    gate.pages["/links"] = json.dumps(LAB)
+    (tmp_path / "dev").write_text("eth0: 10 0 0 0 0 0 0 0 20 0 0 0 0 0 0 0\n")
+    site.engine(engine.url)
+    site.add("routers", id="f/pd/gate-0", url=f"{gate.url}/metrics")
+    site.add(
+        "links", id="prfaas->pd", source="lab", url=f"{gate.url}/links", measured_layer="emulated"
+    )
+    site.add(
+        "links",
+        id="pd->prfaas",
+        source="proc_net_dev",
+        interface="eth0",
+        path=str(tmp_path / "dev"),
+        measured_layer="interface",
+        capacity_gbps=25.0,
+    )
+    await site.once()
+    [batch] = console.batches
+    [instance] = batch.instances
+    assert (instance.state, instance.engine, instance.role) == ("ok", "vllm", "prefill")
+    assert instance.epoch_s == 1.7959552631e9
+    assert instance.signals.requests_waiting == 40.0
+    assert instance.signals.ttft_seconds.counts == [1.0, 4.0, 1.0]
+    assert instance.signals.prompt_tokens_per_s is None
+    [router] = batch.routers
+    assert (router.plan_epoch, router.plan_version) == (1, 42)
+    assert router.signals.upstream_up == {"local": 1.0, "remote:prfaas": 0.0}
+    lab, interface = batch.links
+    assert lab.at_s == 1.7e9
+    assert lab.signals == wire.LinkSignals(tx_bytes_total=1000.0, capacity_gbps=100.0)
+    assert interface.measured_layer == "interface"
+    assert interface.signals == wire.LinkSignals(
+        rx_bytes_total=10.0, tx_bytes_total=20.0, capacity_gbps=25.0
+    )
+
+
+async def test_idle_missing_and_failed_arrive_as_three_things(
+    site: Site, console: Any, engine: Any, gate: Any, eventually: Eventually
+) -> None:
+    """S-04, the agent's side."""
+    text = engine.pages["/metrics"]
+    engine.pages["/metrics"] = text.replace('engine="1",model_name="m"} 0.8', 'engine="1"} NaN')
+    site.engine(engine.url)
+    site.engine(gate.url, "not-an-engine")
+    site.engine("http://127.0.0.1:1", "down")
+    await site.once()
+    [fine] = samples(console, "f/pd/p0")
+    assert fine.state == "ok"
+    assert fine.signals.inter_token_seconds.count == 0.0
+    assert fine.signals.kv_cache_usage_ratio is None
+    [wrong] = samples(console, "f/pd/not-an-engine")
+    assert wrong.state == "failed"
+    assert "no series of a known engine" in wrong.error
+    [down] = samples(console, "f/pd/down")
+    assert down.state == "failed"
+    assert down.error
+    assert down.signals == wire.InstanceSignals()
+
+
+FAILURES: list[tuple[str, dict[str, Any], str]] = [
+    ("an error", {"status": 500}, "HTTP 500"),
+    ("another page", {"pages": {"/metrics": "<html>hello</html>"}}, "no series of"),
+    ("no answer", {"hang": True}, "no answer within 0.3 s"),
+    ("not found", {"pages": {}}, "HTTP 404"),
+]
+
+
+@pytest.mark.parametrize(("broken", "why"), [c[1:] for c in FAILURES], ids=[c[0] for c in FAILURES])
+async def test_a_failed_scrape_is_shipped_with_its_error(
+    site: Site, console: Any, engine: Any, broken: dict[str, Any], why: str
+) -> None:
+    for name, value in broken.items():
+        setattr(engine, name, value)
+    if engine.hang:
+        site.settings = {"timeout_s": 0.3}
+    site.engine(engine.url)
+    await site.once()
+    [sample] = samples(console, "f/pd/p0")
+    assert sample.state == "failed"
+    assert why in sample.error
+
+
+async def test_a_slow_engine_holds_up_nobody(
+    site: Site, console: Any, engine: Any, gate: Any, eventually: Eventually
+) -> None:
+    gate.hang = True
+    site.settings = {"timeout_s": 0.5}
+    site.engine(engine.url)
+    site.engine(gate.url, "slow")
+    async with site.running():
+        await eventually(lambda: len(samples(console, "f/pd/slow")) >= 2)
+        # One reading of it in flight at a time, while the other goes on.
+        assert len(samples(console, "f/pd/p0")) > gate.n_gets
+    assert {sample.state for sample in samples(console, "f/pd/slow")} == {"failed"}
+
+
+async def test_rates_stand_beside_totals_from_the_second_reading_on(
+    site: Site, console: Any, engine: Any, eventually: Eventually
+) -> None:
+    """S-08: through a restart of the engine too."""
+    text = engine.pages["/metrics"]
+    site.engine(engine.url)
+    async with site.running():
+        await eventually(lambda: samples(console, "f/pd/p0"))
+        engine.pages["/metrics"] = text.replace(
+            'prompt_tokens_total{engine="0",model_name="m"} 1000.0',
+            'prompt_tokens_total{engine="0",model_name="m"} 1500.0',
+        )
+        await eventually(
+            lambda: samples(console, "f/pd/p0")[-1].signals.prompt_tokens_total == 1734.0
+        )
+        engine.pages["/metrics"] = text.replace("1.7959552631e+09", "1.7959559999e+09").replace(
+            'prompt_tokens_total{engine="0",model_name="m"} 1000.0',
+            'prompt_tokens_total{engine="0",model_name="m"} 10.0',
+        )
+        await eventually(
+            lambda: samples(console, "f/pd/p0")[-1].signals.prompt_tokens_total == 244.0
+        )
+    found = samples(console, "f/pd/p0")
+    assert found[0].signals.prompt_tokens_per_s is None
+    gains = [
+        now.signals.prompt_tokens_per_s * (now.at_s - was.at_s)
+        for was, now in itertools.pairwise(found)
+    ]
+    assert [round(gain) for gain in gains if round(gain)] == [500, 244]
+
+
+async def test_the_engines_version_is_asked_once_a_process(
+    site: Site, console: Any, engine: Any, eventually: Eventually
+) -> None:
+    engine.pages["/version"] = '{"version": "0.32.0"}'
+    site.engine(engine.url)
+    async with site.running():
+        await eventually(lambda: len(samples(console, "f/pd/p0")) >= 3)
+        engine.pages["/version"] = '{"version": "0.33.0"}'
+        engine.pages["/metrics"] = engine.pages["/metrics"].replace("17959552631", "17959559999")
+        engine.pages["/metrics"] = engine.pages["/metrics"].replace(
+            "1.7959552631e+09", "1.7959559999e+09"
+        )
+        await eventually(lambda: samples(console, "f/pd/p0")[-1].engine_version == "0.33.0")
+    versions = [sample.engine_version for sample in samples(console, "f/pd/p0")]
+    assert versions == sorted(versions)
+    assert set(versions) == {"0.32.0", "0.33.0"}
+
+
+async def test_state_changes_are_one_line_each(
+    site: Site, console: Any, engine: Any, eventually: Eventually, caplog: Any
+) -> None:
+    caplog.set_level(logging.INFO, "telemetry.agent")
+    site.engine(engine.url)
+    async with site.running():
+        await eventually(lambda: samples(console, "f/pd/p0"))
+        engine.status = 500
+        await eventually(
+            lambda: [s.state for s in samples(console, "f/pd/p0")].count("failed") >= 3
+        )
+        engine.status = 200
+        await eventually(lambda: samples(console, "f/pd/p0")[-1].state == "ok")
+    lines = [record.message for record in caplog.records if "f/pd/p0" in record.message]
+    assert len(lines) == 2
+    assert "cannot be read: HTTP 500" in lines[0]
+    assert "can be read again" in lines[1]
+
+
+async def test_the_console_goes_and_comes_back(
+    site: Site, console: Any, engine: Any, eventually: Eventually
+) -> None:
+    """Everything arrives once, the current batch at once, the rest in order."""
+    site.engine(engine.url)
+    async with site.running():
+        await eventually(lambda: len(console.batches) >= 2)
+        await console.stop()
+        before, n_gets = len(console.batches), engine.n_gets
+        await eventually(lambda: engine.n_gets >= n_gets + 10)
+        await console.start()
+        await eventually(lambda: len(console.batches) >= before + 10)
+        await eventually(lambda: sorted(console.seqs()) == list(range(1, len(console.seqs()) + 1)))
+    after = console.seqs()[before:]
+    assert after[0] > after[1]
+    history = [seq for seq in after[1:] if seq < after[0]]
+    assert history == sorted(history)
+    assert len(set(console.seqs())) == len(console.seqs())
+    assert _n_bytes(site.folder / "spool") == 0
+
+
+async def test_a_full_spool_drops_the_oldest_and_says_how_many(
+    site: Site,
+    console: Any,
+    engine: Any,
+    eventually: Eventually,
+    caplog: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    caplog.set_level(logging.INFO, "telemetry.agent")
+    monkeypatch.setattr(config, "MIN_SPOOL_BYTES", 1000)
+    site.settings = {"spool_max_bytes": 10_000}
+    site.engine(engine.url)
+    await console.stop()
+    async with site.running():
+        await eventually(lambda: "dropped the oldest" in caplog.text)
+        await console.start()
+        spooled = site.folder / "spool"
+        await eventually(lambda: console.batches and _n_bytes(spooled) == 0)
+    dropped = sum(
+        record.args[1] for record in caplog.records if "dropped the oldest" in record.message
+    )
+    seqs = sorted(console.seqs())
+    assert seqs == list(range(dropped + 1, seqs[-1] + 1))
+
+
+async def test_once_says_whether_the_console_took_it(site: Site, console: Any, engine: Any) -> None:
+    site.engine(engine.url)
+    assert await site.once() == 0
+    await console.stop()
+    assert await site.once() == 1
+    await console.start()
+    assert await site.once() == 0
+    assert console.seqs() in ([1, 3, 2], [1, 2, 3])
+
+
+async def test_a_console_that_splits_gets_every_sample_once(
+    site: Site, console: Any, engine: Any
+) -> None:
+    console.respond = lambda batch: web.Response(status=413) if len(batch.instances) > 1 else None
+    for i in range(5):
+        site.engine(engine.url, f"p{i}")
+    await site.once()
+    assert sorted(s.id for b in console.batches for s in b.instances) == [
+        f"f/pd/p{i}" for i in range(5)
+    ]
+
+
+async def _lines_until(process: asyncio.subprocess.Process, text: str) -> None:
+    assert process.stderr is not None
+    while text not in (line := (await process.stderr.readline()).decode()):
+        assert line, "the agent ended"
+
+
+@pytest.mark.fault
+async def test_sigterm_spools_what_is_unsent_and_a_restart_sends_it(
+    site: Site, console: Any, engine: Any, eventually: Eventually
+) -> None:
+    await console.stop()
+    site.engine(engine.url)
+    process = await site.process()
+    await _lines_until(process, "console away")
+    await eventually(lambda: engine.n_gets >= 8)
+    process.send_signal(signal.SIGTERM)
+    _, errors = await process.communicate()
+    assert process.returncode == 0
+    assert b"batches stay in the spool" in errors
+    assert b"Traceback" not in errors
+
+    await console.start()
+    again = await site.process()
+    await eventually(lambda: len(console.batches) >= 10)
+    again.send_signal(signal.SIGTERM)
+    await again.communicate()
+    assert again.returncode == 0
+    assert len({batch.boot for batch in console.batches}) == 1
+    assert sorted(console.seqs()) == list(range(1, len(console.seqs()) + 1))
+
+
+@pytest.mark.fault
+async def test_a_killed_agent_with_a_torn_spool_goes_on(
+    site: Site, console: Any, engine: Any, eventually: Eventually
+) -> None:
+    await console.stop()
+    site.engine(engine.url)
+    process = await site.process()
+    await eventually(lambda: engine.n_gets >= 6)
+    process.kill()
+    await process.communicate()
+    [segment] = (site.folder / "spool").glob("*.segment")
+    whole = segment.stat().st_size
+    os.truncate(segment, whole - 7)
+
+    await console.start()
+    again = await site.process()
+    await _lines_until(again, "after the last whole record, cut")
+    await eventually(lambda: len(console.batches) >= 8)
+    again.send_signal(signal.SIGTERM)
+    await again.communicate()
+    seqs = console.seqs()
+    assert len(set(seqs)) == len(seqs)
+    spooled = [seq for seq in sorted(seqs) if seq < 1000]
+    assert spooled == list(range(1, len(spooled) + 1))
+    assert len(spooled) >= 4
+    # The numbers of the first run are never used for a reading of the second.
+    assert min(seq for seq in seqs if seq not in spooled) > 65536
+
+
+@pytest.mark.fault
+async def test_once_print_shows_the_batch_and_ships_nothing(
+    site: Site, console: Any, engine: Any
+) -> None:
+    site.engine(engine.url)
+    process = await site.process("--once", "--print")
+    out, errors = await process.communicate()
+    assert process.returncode == 0, errors
+    document = json.loads(out)
+    assert document["instances"][0]["signals"]["requests_waiting"] == 40.0
+    assert console.offers == []
+    assert not (site.folder / "spool").exists()
+
+
+@pytest.mark.fault
+async def test_an_older_boot_ends_the_process_with_code_3(
+    site: Site, console: Any, engine: Any
+) -> None:
+    console.respond = lambda batch: web.json_response({"error": "newer boot 9"}, status=409)
+    site.engine(engine.url)
+    process = await site.process()
+    _, errors = await process.communicate()
+    assert process.returncode == 3
+    assert b"newer boot 9" in errors
+    assert b"another agent of that name" in errors
+    assert b"Traceback" not in errors
+
+
+@pytest.mark.fault
+async def test_two_agents_on_one_spool_are_refused(
+    site: Site, console: Any, engine: Any, eventually: Eventually
+) -> None:
+    site.engine(engine.url)
+    async with site.running():
+        await eventually(lambda: console.batches)
+        process = await site.process("--once")
+        _, errors = await process.communicate()
+    assert process.returncode == 2
+    assert b"another agent is using it" in errors

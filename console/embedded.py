@@ -23,6 +23,7 @@ from collections.abc import Callable
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TextIO
 
 import psycopg
 import redis
@@ -81,6 +82,7 @@ class Embedded:
         self.processes: dict[str, tuple[subprocess.Popen[bytes], int]] = {}
         self._identity: dict[str, object] = {}
         self._owner: tuple[int, int] | None = None
+        self._lock: TextIO | None = None
         if os.geteuid() == 0:  # postgres refuses to run as uid 0
             name = os.environ.get("CONSOLE_SERVICE_USER", "nobody")
             try:
@@ -116,6 +118,8 @@ class Embedded:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+        if self._lock is not None:
+            self._lock.close()
 
     def dead(self) -> list[str]:
         """Names of services that ended by themselves."""

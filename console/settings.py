@@ -42,6 +42,8 @@ def _database(url: str) -> dict[str, object]:
         "PASSWORD": unquote(parts.password or ""),
         "HOST": host,
         "PORT": str(parts.port or ""),
+        # After a restart of PostgreSQL a pooled connection is dead; find out before it is used.
+        "CONN_HEALTH_CHECKS": True,
         # A small pool a process: 300 sockets must not mean 300 connections (S-50).
         "OPTIONS": {**options, "pool": {"min_size": 0, "max_size": 8, "timeout": 10}},
     }
@@ -96,6 +98,7 @@ AXES_FAILURE_LIMIT = 8
 AXES_COOLOFF_TIME = 0.25  # hours
 AXES_LOCKOUT_PARAMETERS = [["username", "ip_address"]]
 AXES_RESET_ON_SUCCESS = True
+AXES_LOCKOUT_TEMPLATE = "locked.html"
 AXES_VERBOSE = False
 SILENCED_SYSTEM_CHECKS: list[str] = []
 

@@ -77,7 +77,7 @@ class Tick(models.Model):
 
 
 class Decision(models.Model):
-    """A plan version with its verdict. Advised ones (advisory mode) were never pushed: no version."""
+    """A plan version with its verdict. Advised ones were never pushed and have no version."""
 
     fleet = models.ForeignKey(Fleet, on_delete=models.CASCADE, related_name="decisions")
     epoch = models.PositiveIntegerField()
@@ -103,7 +103,7 @@ class Decision(models.Model):
 
 
 class Delivery(models.Model):
-    """How far one decision got with one router: sent, accepted, applied or failed."""
+    """How far one decision got with one router: sent, accepted, applied, failed, superseded."""
 
     decision = models.ForeignKey(Decision, on_delete=models.CASCADE, related_name="deliveries")
     router = models.CharField(max_length=300)

@@ -1,4 +1,4 @@
-"""The values that cross the core's one door: `decide(observation, plan, memory, params) -> Verdict`.
+"""The values that cross the core's one door, `decide.decide`.
 
 Everything is a frozen dataclass of plain values that round-trips through JSON (`to_jsonable`,
 `from_jsonable`), because a Tick row stores the very inputs and outputs of its decision.
@@ -47,6 +47,7 @@ class PdObservation:
     n_decode: int
     queue_prefill: float | None = None
     queue_decode: float | None = None
+    output_tokens_mean: float | None = None
     remote_share: float | None = None
     gates_silent: tuple[str, ...] = ()
     age_s: float | None = None
@@ -147,8 +148,33 @@ class Params:
 
 
 @dataclass(frozen=True)
+class LinkMemory:
+    """What is remembered of one link: its trouble, since when, and since when it looks clear.
+
+    `cleared_at_s` is when the last trouble ended. `tx_gbps` are the newest readings at one
+    `capacity_gbps`, oldest first, the last taken at `read_at_s`. `plateau_gbps` is the rate that a
+    saturated link was seen to pass although more was promised, last seen at `plateau_at_s`.
+    """
+
+    trouble: Literal["none", "congested", "down"] = "none"
+    since_s: float | None = None
+    clear_since_s: float | None = None
+    cleared_at_s: float | None = None
+    capacity_gbps: float | None = None
+    read_at_s: float | None = None
+    tx_gbps: tuple[float, ...] = ()
+    plateau_gbps: float | None = None
+    plateau_at_s: float | None = None
+
+
+@dataclass(frozen=True)
 class Memory:
-    """What the dampers remember between ticks; lives in the Tick row, so any worker can go on."""
+    """What the dampers remember between ticks; lives in the Tick row, so any worker can go on.
+
+    `congested_since_s` and `clear_since_s` summarise `links` for the whole fleet. `lengths` are the
+    smoothed histograms per PD cluster (`uncertainty.smooth`), `before_down` the thresholds that
+    clusters ran before their links failed.
+    """
 
     gain_since_s: float | None = None
     last_change_s: float | None = None
@@ -156,6 +182,10 @@ class Memory:
     clear_since_s: float | None = None
     changes_s: tuple[float, ...] = ()
     base_rtt_s: dict[str, float] = field(default_factory=dict)
+    links: dict[str, LinkMemory] = field(default_factory=dict)
+    lengths: dict[str, LengthHistogram] = field(default_factory=dict)
+    smoothed_at_s: float | None = None
+    before_down: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -240,7 +270,7 @@ def _build(kind: Any, value: Any) -> Any:
         hints = typing.get_type_hints(kind)
         unknown = value.keys() - hints.keys()
         if unknown:
-            raise TypeError(f"{kind.__name__} has no field {sorted(unknown)[0]!r}")
+            raise TypeError(f"{kind!r} has no field {sorted(unknown)[0]!r}")
         return kind(**{k: _build(hints[k], v) for k, v in value.items()})  # type: ignore[operator]
     if origin is dict:
         return {k: _build(args[1], v) for k, v in value.items()}

@@ -124,7 +124,14 @@ def _console_programs(
     uvicorn = (
         *(python, "-m", "uvicorn", "console.asgi:application", "--host", host),
         *("--port", str(port), "--lifespan", "on", "--ws-per-message-deflate", "false"),
-        *("--log-level", "warning", "--no-server-header", "--timeout-graceful-shutdown", "5"),
+        *(
+            "--log-level",
+            "warning",
+            "--no-access-log",
+            "--no-server-header",
+            "--timeout-graceful-shutdown",
+            "5",
+        ),
     )
     worker = (
         *(python, "-m", "celery", "-A", "console", "--quiet", "worker", "--pool", "threads"),

@@ -1,0 +1,100 @@
+"""How the API answers when it cannot: one error shape, whatever went wrong and wherever.
+
+`{"ok": false, "error": "one sentence", "errors": {"field": ["why"]}, "status": 422}`
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from django.core.exceptions import PermissionDenied
+from django.db import OperationalError
+from django.http import Http404, HttpRequest, JsonResponse
+from django.shortcuts import get_object_or_404
+from django.utils import timezone
+from drf_spectacular.extensions import OpenApiAuthenticationExtension
+from drf_spectacular.types import OpenApiTypes
+from drf_spectacular.utils import extend_schema
+from rest_framework import exceptions, status
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from console import live_source
+from routing.commands import Refused
+from routing.models import Fleet
+
+log = logging.getLogger(__name__)
+
+
+def error_body(message: str, code: int, errors: dict[str, list[str]] | None = None) -> dict:
+    """The one shape of every error."""
+    return {"ok": False, "error": message, "errors": errors or {}, "status": code}
+
+
+def error_response(exc: Exception, context: dict[str, Any]) -> Response:
+    """DRF's exception handler. What nobody foresaw is logged here, once, and answers 500."""
+    if isinstance(exc, Refused):
+        code = status.HTTP_422_UNPROCESSABLE_ENTITY
+        return Response(error_body(str(exc), code, {exc.field: [exc.message]}), status=code)
+    if isinstance(exc, Http404):
+        exc = exceptions.NotFound(*exc.args)
+    elif isinstance(exc, PermissionDenied):
+        exc = exceptions.PermissionDenied(*exc.args)
+    if isinstance(exc, exceptions.ValidationError):
+        code = status.HTTP_422_UNPROCESSABLE_ENTITY
+        errors = dict(_flat(exc.detail))
+        field, messages = next(iter(errors.items()))
+        return Response(error_body(f"{field}: {messages[0]}", code, errors), status=code)
+    if isinstance(exc, exceptions.APIException):
+        headers = {}
+        if getattr(exc, "auth_header", None):
+            headers["WWW-Authenticate"] = exc.auth_header
+        if getattr(exc, "wait", None):
+            headers["Retry-After"] = f"{exc.wait:.0f}"
+        body = error_body(str(exc.detail), exc.status_code)
+        return Response(body, status=exc.status_code, headers=headers)
+    path = context["request"].path if context.get("request") else "?"
+    log.error("%s failed", path, exc_info=exc)
+    if isinstance(exc, OperationalError):
+        return Response(error_body("the database does not answer", 503), status=503)
+    return Response(error_body("the console failed on this request; see its log", 500), status=500)
+
+
+class TokenScheme(OpenApiAuthenticationExtension):
+    """How the schema describes `console.auth.TokenAuthentication`."""
+
+    target_class = "console.auth.TokenAuthentication"
+    name = "token"
+
+    def get_security_definition(self, auto_schema: Any) -> dict[str, str]:
+        return {"type": "http", "scheme": "bearer", "description": "A token: Bearer pf_…"}
+
+
+class SnapshotView(APIView):
+    """The live view's newest frame, for pages whose socket is away and for scripts."""
+
+    @extend_schema(responses=OpenApiTypes.OBJECT)
+    def get(self, request: Request, fleet: str) -> Response:
+        get_object_or_404(Fleet, pk=fleet)
+        return Response(live_source.snapshot(fleet, now_s=timezone.now().timestamp()))
+
+
+def not_found(request: HttpRequest) -> JsonResponse:
+    """Any address under /api/ that does not exist."""
+    return JsonResponse(error_body(f"there is no {request.path}", 404), status=404)
+
+
+not_found.login_required = False
+
+
+def _flat(detail: Any, path: str = "") -> list[tuple[str, list[str]]]:
+    """DRF's nested error detail as (dotted field, messages)."""
+    if isinstance(detail, dict):
+        parts = [_flat(v, f"{path}.{k}".lstrip(".")) for k, v in detail.items()]
+        return [pair for part in parts for pair in part]
+    if any(isinstance(item, dict | list) for item in detail):
+        parts = [_flat(v, f"{path}[{i}]") for i, v in enumerate(detail) if v]
+        return [pair for part in parts for pair in part]
+    return [(path or "body", [str(item) for item in detail])]

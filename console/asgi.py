@@ -1,0 +1,87 @@
+"""The ASGI application: telemetry ingest, then Django, then sockets.
+
+Run it with uvicorn and `--lifespan on`: start-up begins the ingest flusher and the live hub,
+shut-down commits what was received.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from channels.routing import URLRouter
+from django.conf import settings
+from django.core.asgi import get_asgi_application
+from django.urls import path, re_path
+
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "console.settings")
+# Models can be imported only once Django is set up, which this does.
+_django = get_asgi_application()
+
+from console.consumers import LiveConsumer, in_database  # noqa: E402
+from console.hub import Hub  # noqa: E402
+from console.live_source import load  # noqa: E402
+from console.live_state import FleetState  # noqa: E402
+from console.origins import Guard  # noqa: E402
+from routing.sockets import PlanConsumer  # noqa: E402
+from telemetry import ingest  # noqa: E402
+
+Application = Callable[[dict[str, Any], Any, Any], Awaitable[None]]
+_PLAN_PATH = "/ws/plan"
+
+
+class Console:
+    """One web process. The arguments are intervals that tests shorten."""
+
+    def __init__(
+        self, *, heartbeat_s: float = 5.0, frame_s: float = 1.0, recheck_s: float = 60.0
+    ) -> None:
+        self._hub = Hub(
+            redis_url=settings.REDIS_URL, load=_load, heartbeat_s=heartbeat_s, frame_s=frame_s
+        )
+        self._ingest = ingest.service()
+        live = LiveConsumer.as_asgi(
+            hub=self._hub, recheck_s=recheck_s, max_sockets=settings.ENV["CONSOLE_MAX_SOCKETS"]
+        )
+        routes = URLRouter(
+            [
+                path("ws/live", live),
+                path(_PLAN_PATH.lstrip("/"), PlanConsumer.as_asgi()),
+                re_path("", _no_such_socket),
+            ]
+        )
+        self._sockets = Guard(routes, machine_paths={_PLAN_PATH})
+
+    async def __call__(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
+        match scope["type"]:
+            case "http" if scope["path"] == ingest.PATH:
+                await self._ingest.app(scope, receive, send)
+            case "http":
+                await _django(scope, receive, send)
+            case "websocket":
+                await self._sockets(scope, receive, send)
+            case "lifespan":
+                await self._live(receive, send)
+
+    async def _live(self, receive: Any, send: Any) -> None:
+        await receive()
+        await self._ingest.start()
+        self._hub.start()
+        await send({"type": "lifespan.startup.complete"})
+        await receive()
+        await self._hub.stop()
+        await self._ingest.stop()
+        await send({"type": "lifespan.shutdown.complete"})
+
+
+async def _load(fleet: str, now_s: float) -> FleetState:
+    return await in_database(load)(fleet, now_s=now_s)
+
+
+async def _no_such_socket(scope: dict[str, Any], receive: Any, send: Any) -> None:
+    await receive()
+    await send({"type": "websocket.close", "code": 4404})
+
+
+application: Application = Console()

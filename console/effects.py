@@ -1,0 +1,232 @@
+"""Blast radius: what a change stops, what goes on, what it moves, said before it is confirmed."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from console import figures
+from console.context import STALE_AFTER_S
+from console.plans import cluster_words
+from routing import commands, fleets, knobs
+from routing.core.decide import decide
+from routing.core.types import Memory, Observation, Prediction, Verdict, from_jsonable
+from routing.models import Decision, Hold, Policy, RouterState, Tick
+
+MODE_TITLES = {"active": "Activate the loop", "advisory": "Only advise", "paused": "Pause the loop"}
+_AFTER = {
+    "active": "The next tick may push a plan.",
+    "advisory": "Gates keep the plan they run; what the loop would do is recorded as advice.",
+    "paused": "Gates keep the plan they run; nothing is decided until the mode changes.",
+}
+
+
+@dataclass(frozen=True)
+class Effect:
+    tone: str
+    icon: str
+    label: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Effects:
+    items: tuple[Effect, ...]
+    summary: str = ""
+
+
+def _stops(text: str) -> Effect:
+    return Effect("bad", "bad", "Stops:", text)
+
+
+def _goes_on(text: str) -> Effect:
+    return Effect("good", "ok", "Goes on:", text)
+
+
+def _moves(text: str) -> Effect:
+    return Effect("warn", "warn", "Changes:", text)
+
+
+def _undo(text: str) -> Effect:
+    return Effect("", "wait", "Undo:", text)
+
+
+def after(mode: str) -> str:
+    """One sentence for after the switch."""
+    return _AFTER[mode]
+
+
+def of_mode(policy: Policy, wanted: str, now: datetime) -> Effects:
+    """What switching to `wanted` stops and what it leaves alone."""
+    gates = _gates_words(policy, now)
+    going = _goes_on("measuring, charts and the record of every tick.")
+    if wanted == "active":
+        limits = knobs.effective(policy.knobs)
+        tick = fleets.newest_tick(policy.fleet)
+        says = f" The loop's last word: {tick.verdict['message']}" if tick else ""
+        return Effects(
+            (
+                _moves(
+                    f"from the next tick on the loop pushes plans to {gates}: t between "
+                    f"{figures.tokens(limits['t_min_tokens'])} and "
+                    f"{figures.tokens(limits['t_max_tokens'])}, at most "
+                    f"×{figures.significant(limits['t_max_step_factor'])} a step and "
+                    f"{limits['max_changes_per_hour']} changes an hour.{says}"
+                ),
+                going,
+                _undo("pause it from the same menu; gates then keep what they run."),
+            )
+        )
+    if wanted == "advisory":
+        stops = "pushing plans, also for congestion or a link that is down."
+        decides = _goes_on("deciding; what the loop would do is recorded as advice.")
+    else:
+        stops = "deciding and pushing, also for congestion or a link that is down. Holds wait."
+        decides = going
+    return Effects(
+        (
+            _stops(stops),
+            _goes_on(f"{gates} route by {_plan_words(policy)} until somebody acts."),
+            decides,
+            _undo("activate it again from the same menu."),
+        )
+    )
+
+
+def of_hold(policy: Policy, asked: dict[str, Any], now: datetime) -> Effects:
+    """What holding a plan would move, by the model at the traffic of the last tick."""
+    until = now + timedelta(seconds=asked["span_s"])
+    where = asked["cluster"] or "every PD cluster"
+    items = [_moves(line) for line in _hold_moves(policy, asked, until, now)]
+    items += [
+        _stops(
+            f"deciding for {where} until {figures.stamp(until)}, also for congestion or a link "
+            "that is down."
+        ),
+        _goes_on(_others_words(policy, asked["cluster"])),
+        _undo("release the hold from the fleet page; the next tick is automatic again."),
+    ]
+    if policy.mode != "active":
+        items.insert(
+            0,
+            Effect(
+                "warn",
+                "warn",
+                "Not now:",
+                f"the fleet is {policy.mode}, so the hold waits until it is active.",
+            ),
+        )
+    return Effects(tuple(items))
+
+
+def of_release(hold: Hold, now: datetime) -> Effects:
+    """What ending a hold gives back to the loop."""
+    where = hold.cluster or "every PD cluster"
+    policy = Policy.objects.select_related("fleet").get(fleet_id=hold.fleet_id)
+    verdict = _verdict(policy, [h for h in commands.open_holds(policy.fleet, now) if h != hold])
+    wants = ""
+    if verdict is not None and verdict.best_plan:
+        best = (dataclasses.asdict(plan) for plan in verdict.best_plan.values())
+        wants = f" The model's best now: {', '.join(cluster_words(plan) for plan in best)}."
+    return Effects(
+        (
+            _moves(f"the loop decides for {where} again from the next tick on.{wants}"),
+            _goes_on("the held plan stays in force until the loop changes it."),
+            _undo("hold it again."),
+        ),
+        summary=f"The loop decides for {where} again from the next tick on.",
+    )
+
+
+def _hold_moves(policy: Policy, asked: dict[str, Any], until: datetime, now: datetime) -> list[str]:
+    running = fleets.newest_adopted(policy.fleet)
+    lines = []
+    for cluster, plan in _clusters(running, asked["cluster"]).items():
+        before, wanted = cluster_words(plan), cluster_words(asked)
+        lines.append(
+            f"{cluster} keeps {wanted}, what it runs now."
+            if before == wanted
+            else f"{cluster} goes from {before} to {wanted} with the next tick."
+        )
+    if not lines:
+        lines.append(f"the first plan is {cluster_words(asked)}; gates send all local until then.")
+    held = Hold(
+        fleet=policy.fleet,
+        cluster=asked["cluster"],
+        mode=asked["mode"],
+        threshold_tokens=asked["threshold_tokens"],
+        owner="",
+        reason="",
+        expires_at=until,
+    )
+    verdict = _verdict(policy, [held])
+    if verdict is None or verdict.current is None:
+        lines.append("what that does to capacity is unknown: no tick measured demand and lengths.")
+    else:
+        lines.append(_figures_words(verdict.current, verdict.adopted or verdict.current))
+    return lines
+
+
+def _figures_words(now: Prediction, then: Prediction) -> str:
+    links = ", ".join(
+        f"link {name.replace('->', ' → ')} {figures.gbps(now.link_gbps.get(name))} → "
+        f"{figures.gbps(gbps)}"
+        for name, gbps in then.link_gbps.items()
+    )
+    demand = now.lambda_max_rps / now.headroom if now.headroom else None
+    return (
+        f"remote share {figures.percent(now.remote_fraction)} → "
+        f"{figures.percent(then.remote_fraction)}, {links + ', ' if links else ''}capacity "
+        f"{figures.rate(now.lambda_max_rps)} → {figures.rate(then.lambda_max_rps)}; demand now "
+        f"{figures.rate(demand)}."
+    )
+
+
+def _verdict(policy: Policy, holds: list[Hold]) -> Verdict | None:
+    """What the loop would say of the last tick's traffic under `holds`; None without a tick.
+
+    Without its memory: what a plan does is asked, not whether the loop may change it again so soon.
+    """
+    tick: Tick | None = fleets.newest_tick(policy.fleet)
+    running = fleets.newest_adopted(policy.fleet)
+    if tick is None or running is None:
+        return None
+    params = dataclasses.replace(fleets.params_of(policy, holds), mode="active")
+    return decide(
+        from_jsonable(Observation, tick.observed),
+        fleets.plan_of(running),
+        Memory(),
+        params,
+        fleets.scenario_of(policy.fleet),
+    )
+
+
+def _clusters(running: Decision | None, only: str) -> dict[str, dict[str, Any]]:
+    plans = running.plan["clusters"] if running else {}
+    return {name: plan for name, plan in plans.items() if only in ("", name)}
+
+
+def _others_words(policy: Policy, cluster: str) -> str:
+    names = [c.name for c in fleets.scenario_of(policy.fleet).clusters if c.kind == "pd"]
+    others = [name for name in names if cluster and name != cluster]
+    if others:
+        return f"measuring everywhere, and deciding for {', '.join(others)}."
+    return "measuring, charts and the record of every tick."
+
+
+def _gates_words(policy: Policy, now: datetime) -> str:
+    heard = now - timedelta(seconds=STALE_AFTER_S)
+    n = RouterState.objects.filter(fleet=policy.fleet, last_seen_at__gte=heard).count()
+    return "the 1 gate now connected" if n == 1 else f"the {n} gates now connected"
+
+
+def _plan_words(policy: Policy) -> str:
+    running = fleets.newest_adopted(policy.fleet)
+    if running is None:
+        return "no plan, everything local,"
+    plans = ", ".join(
+        f"{cluster_words(plan)} in {name}" for name, plan in running.plan["clusters"].items()
+    )
+    return f"v{running.version} ({plans})"

@@ -1,0 +1,299 @@
+"""One hub per web process: hears Redis, keeps the newest of each watched fleet, feeds the sockets.
+
+Once a second it builds one frame per fleet that has sockets and encodes it once for all of them;
+no frame touches the database. Each socket has room for one frame: a newer one replaces it, so a
+slow browser costs neither memory nor the others' time, and sees the gap in `seq`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import secrets
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import msgspec
+import redis.asyncio
+from prometheus_client import Counter, Gauge
+
+from console.live_state import FleetState
+from routing import announce
+from telemetry import publish, wire
+
+log = logging.getLogger(__name__)
+
+SOCKETS = Gauge("prfaas_console_sockets", "Open live sockets of this web process.")
+SKIPPED = Counter(
+    "prfaas_console_skipped_frames", "Frames replaced before a slow socket took them."
+)
+
+_EVENTS: Final = ("decision", "delivery", "policy")
+_MAX_EVENTS: Final = 200
+_FORGET_EVERY_S: Final = 30.0
+_REDIS_TIMEOUT_S: Final = 3.0
+_REDIS_QUIET_S: Final = 5.0
+_REDIS_SILENT_S: Final = 15.0
+_RETRY_S: Final = (0.2, 0.5, 1.0, 2.0, 5.0)
+
+
+@dataclass(eq=False)
+class Socket:
+    """What waits for one browser. `drop(code, reason)` ends it and must not block."""
+
+    fleet: str
+    drop: Callable[[int, str], None]
+    heard_s: float
+    beat_s: float
+    frame: str | None = None
+    snapshot_wanted: bool = True
+    heartbeat_due: bool = False
+    work: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def offer(self, frame: str) -> None:
+        """Hold the newest frame, in place of one that was not taken yet."""
+        if self.frame is not None:
+            SKIPPED.inc()
+        self.frame = frame
+        self.work.set()
+
+    def want_snapshot(self) -> None:
+        self.snapshot_wanted = True
+        self.work.set()
+
+
+@dataclass
+class _Watched:
+    """A fleet somebody looked at. `seq` counts its frames."""
+
+    state: FleetState
+    seq: int = 0
+    sockets: set[Socket] = field(default_factory=set)
+    events: list[dict[str, Any]] = field(default_factory=list)
+    snapshot: str = ""
+    snapshot_s: float = float("-inf")
+
+
+class Hub:
+    """Construct, `start` in the server's loop, `join` sockets. `load` reads a fleet's newest rows.
+
+    `SILENT` closes a socket that did not answer for two heartbeats.
+    """
+
+    SILENT: Final = 4408
+
+    def __init__(
+        self,
+        *,
+        redis_url: str,
+        load: Callable[[str, float], Awaitable[FleetState]],
+        heartbeat_s: float = 5.0,
+        frame_s: float = 1.0,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.heartbeat_s = heartbeat_s
+        self.frame_s = frame_s
+        self.stream = secrets.token_hex(8)
+        self._redis_url = redis_url
+        self._load = load
+        self._clock = clock
+        self._watched: dict[str, _Watched] = {}
+        self._loading: dict[str, asyncio.Lock] = {}
+        self._decode = msgspec.msgpack.Decoder(list[wire.Batch]).decode
+        self._redis_state = "connecting"
+        self._tasks: list[asyncio.Task[None]] = []
+
+    @property
+    def n_sockets(self) -> int:
+        return sum(len(watched.sockets) for watched in self._watched.values())
+
+    def start(self) -> None:
+        """Begin to listen and to send frames, in the running loop."""
+        self._tasks = [
+            asyncio.create_task(self._listen_forever(), name="hub listener"),
+            asyncio.create_task(self._every(self.frame_s, self._broadcast), name="hub frames"),
+            asyncio.create_task(self._every(self.heartbeat_s / 4, self._beat), name="hub beats"),
+            asyncio.create_task(self._every(_FORGET_EVERY_S, self._forget), name="hub forgetting"),
+        ]
+
+    async def stop(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def join(self, fleet: str, drop: Callable[[int, str], None]) -> Socket:
+        """A place for a new socket, which first wants a snapshot. Raises what `load` raises."""
+        async with self._loading.setdefault(fleet, asyncio.Lock()):
+            if fleet not in self._watched:
+                self._watched[fleet] = _Watched(await self._load(fleet, self._clock()))
+        now_s = time.monotonic()
+        socket = Socket(fleet, drop, heard_s=now_s, beat_s=now_s)
+        socket.work.set()
+        self._watched[fleet].sockets.add(socket)
+        SOCKETS.set(self.n_sockets)
+        return socket
+
+    def leave(self, socket: Socket) -> None:
+        """Forget a socket; nothing is sent to it any more. Safe to call twice."""
+        self._watched[socket.fleet].sockets.discard(socket)
+        SOCKETS.set(self.n_sockets)
+
+    def snapshot(self, fleet: str) -> str:
+        """The whole newest state as a frame, encoded at most once between two broadcasts."""
+        watched = self._watched[fleet]
+        if time.monotonic() - watched.snapshot_s >= self.frame_s:
+            watched.snapshot = self._encode(watched, snapshot=True, events=[])
+            watched.snapshot_s = time.monotonic()
+        return watched.snapshot
+
+    def hello(self) -> str:
+        """The first message of every socket."""
+        return _json(
+            {
+                "type": "hello",
+                "stream": self.stream,
+                "heartbeat_s": self.heartbeat_s,
+                "frame_s": self.frame_s,
+            }
+        )
+
+    def heartbeat(self) -> str:
+        """What a browser answers with {"type": "pong"}."""
+        return _json({"type": "heartbeat", "at_s": self._clock()})
+
+    def _broadcast(self) -> None:
+        for watched in self._watched.values():
+            events, watched.events = watched.events, []
+            if not watched.sockets:
+                continue
+            watched.seq += 1
+            watched.snapshot_s = float("-inf")
+            frame = self._encode(watched, snapshot=False, events=events)
+            for socket in watched.sockets:
+                socket.offer(frame)
+
+    def _encode(self, watched: _Watched, *, snapshot: bool, events: list[Any]) -> str:
+        now_s = self._clock()
+        return _json(
+            {
+                "type": "frame",
+                "stream": self.stream,
+                "seq": watched.seq,
+                "at_s": now_s,
+                "snapshot": snapshot,
+                **watched.state.body(now_s),
+                "hub": {"redis": self._redis_state},
+                "events": events,
+            }
+        )
+
+    def _beat(self) -> None:
+        """Ask everybody for a sign of life; let go of those that gave none for two heartbeats.
+
+        Frames do not count: they may pile up unread in the kernel of a sleeping laptop.
+        """
+        now_s = time.monotonic()
+        for watched in self._watched.values():
+            for socket in list(watched.sockets):
+                if now_s - socket.heard_s > 2 * self.heartbeat_s:
+                    self.leave(socket)
+                    socket.drop(self.SILENT, "no answer for two heartbeats")
+                elif now_s - socket.beat_s >= self.heartbeat_s:
+                    socket.beat_s = now_s
+                    socket.heartbeat_due = True
+                    socket.work.set()
+
+    def _forget(self) -> None:
+        for watched in self._watched.values():
+            watched.state.forget(self._clock())
+
+    async def _every(self, period_s: float, step: Callable[[], None]) -> None:
+        while True:
+            await asyncio.sleep(period_s)
+            try:
+                step()
+            except Exception:  # one fleet's odd value must not stop the frames of all
+                log.exception("the hub stumbled")
+
+    async def _listen_forever(self) -> None:
+        failures = 0
+        while True:
+            try:
+                await self._listen()
+            except (redis.RedisError, OSError) as exc:
+                if not self._redis_state.startswith("away"):
+                    failures = 0
+                    log.warning("live pages hear nothing, Redis is away: %s", exc)
+                    since = datetime.fromtimestamp(self._clock(), UTC)
+                    self._redis_state = f"away since {since:%Y-%m-%dT%H:%M:%SZ}"
+                failures += 1
+            delay_s = _RETRY_S[min(failures, len(_RETRY_S)) - 1]
+            await asyncio.sleep(delay_s * random.uniform(0.5, 1.5))
+
+    async def _listen(self) -> None:
+        """Hear both channels until the connection fails. Raises RedisError or OSError."""
+        client = redis.asyncio.Redis.from_url(
+            self._redis_url, socket_connect_timeout=_REDIS_TIMEOUT_S
+        )
+        async with client, client.pubsub() as pubsub:
+            await pubsub.subscribe(publish.CHANNEL, announce.CHANNEL)
+            heard_s = time.monotonic()
+            while True:
+                message = await pubsub.get_message(timeout=_REDIS_QUIET_S)
+                if message is None:
+                    if time.monotonic() - heard_s > _REDIS_SILENT_S:
+                        raise redis.ConnectionError("no answer to PING")
+                    await pubsub.ping()
+                    continue
+                heard_s = time.monotonic()
+                if message["type"] == "subscribe":
+                    await self._heard_again()
+                elif message["type"] == "message":
+                    try:
+                        self._hear(message["channel"].decode(), message["data"])
+                    except Exception as exc:  # another release wrote it; the next may be ours
+                        log.warning("a message on %s makes no sense: %r", message["channel"], exc)
+
+    async def _heard_again(self) -> None:
+        """What was said meanwhile is lost: read it from the database."""
+        if self._redis_state == "ok":
+            return
+        if self._redis_state != "connecting":
+            log.info("Redis is back, live pages are read anew")
+            for fleet, watched in list(self._watched.items()):
+                await self._reload(fleet, watched)
+        self._redis_state = "ok"
+
+    async def _reload(self, fleet: str, watched: _Watched) -> None:
+        for delay_s in _RETRY_S:
+            try:
+                watched.state = await self._load(fleet, self._clock())
+                return
+            except Exception as exc:  # both may have been restarted; it will be back in a moment
+                log.warning("the live view of %s could not be read: %s", fleet, exc)
+                await asyncio.sleep(delay_s)
+
+    def _hear(self, channel: str, data: bytes) -> None:
+        if channel == publish.CHANNEL:
+            received_s = self._clock()
+            for batch in self._decode(data):
+                for watched in self._watched.values():
+                    watched.state.apply_batch(batch, received_s=received_s)
+            return
+        message = msgspec.json.decode(data)
+        watched_fleet = self._watched.get(message.get("fleet"))
+        if watched_fleet is None:
+            return
+        if message["type"] == "tick":
+            watched_fleet.state.loop = message
+        elif message["type"] in _EVENTS and len(watched_fleet.events) < _MAX_EVENTS:
+            watched_fleet.events.append(message)
+
+
+def _json(value: dict[str, Any]) -> str:
+    # msgspec writes strict JSON: whatever is not finite becomes null.
+    return msgspec.json.encode(value).decode()

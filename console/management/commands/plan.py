@@ -1,0 +1,71 @@
+"""`manage.py plan SCENARIO`: the best plan of a described fleet, before anything runs."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from argparse import ArgumentParser
+from pathlib import Path
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError
+
+from routing.core.planner import plan_scenario
+from routing.core.scenario import ScenarioError, parse_scenario
+
+
+class Command(BaseCommand):
+    help = "Best threshold and roles of a scenario file (TOML), and what they carry."
+    requires_system_checks: list[str] = []
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        parser.add_argument("scenario", metavar="SCENARIO", help="a TOML file")
+        parser.add_argument(
+            "--method",
+            choices=("exact", "paper"),
+            default="exact",
+            help="exact: E[T(L)|.] (default); paper: T(E[L|.])",
+        )
+        parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        scenario = _read(options["scenario"])
+        try:
+            answer = plan_scenario(parse_scenario(scenario), options["method"])
+        except ScenarioError as exc:
+            raise CommandError(f"{options['scenario']}: {exc}", returncode=2) from None
+        self.stdout.write(json.dumps(answer) if options["json"] else "\n".join(_lines(answer)))
+
+
+def _read(path: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as exc:
+        raise CommandError(f"{path}: {exc.strerror or exc}", returncode=2) from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as exc:
+        raise CommandError(f"{path}: is not TOML: {exc}", returncode=2) from None
+
+
+def _lines(answer: dict[str, Any]) -> list[str]:
+    lines = [
+        f"{answer['fleet']}: carries {answer['lambda_max_rps']:.3f} requests/s, "
+        f"x{answer['headroom']:.2f} of the demand, limited by {answer['bottleneck']} "
+        f"(method {answer['method']})"
+    ]
+    for name, plan in answer["clusters"].items():
+        threshold = plan["threshold_tokens"]
+        rule = plan["mode"] if threshold is None else f"t = {threshold:,} tokens"
+        lines.append(
+            f"  {name}: {rule}, {plan['n_prefill']} prefill / {plan['n_decode']} decode, "
+            f"{plan['remote_fraction']:.1%} remote; remote prefill "
+            f"{plan['theta_remote_rps']:.2f}, local prefill {plan['theta_prefill_rps']:.2f}, "
+            f"decode {plan['theta_decode_rps']:.2f} requests/s"
+        )
+    for name, link in answer["links"].items():
+        lines.append(f"  {name}: {link['egress_gbps']:.1f} Gbps, {link['utilisation']:.1%}")
+    for name, baseline in answer["baselines"].items():
+        lines.append(
+            f"  {name}: {baseline['lambda_max_rps']:.3f} requests/s with "
+            f"{baseline['n_prefill']} prefill / {baseline['n_decode']} decode"
+        )
+    return lines

@@ -1,0 +1,29 @@
+"""The addresses of the pages people look at; `urls` adds the API around them."""
+
+from __future__ import annotations
+
+from django.contrib.auth.views import LoginView, LogoutView
+from django.urls import path
+
+from console import changes, views
+
+urlpatterns = [
+    path(
+        "login/",
+        LoginView.as_view(template_name="login.html", redirect_authenticated_user=True),
+        name="login",
+    ),
+    path("logout/", LogoutView.as_view(), name="logout"),
+    path("", views.home, name="overview"),
+    path("fleets/<slug:fleet>/", views.overview, name="fleet-overview"),
+    path("fleets/<slug:fleet>/fleet/", views.fleet_page, name="fleet"),
+    path("fleets/<slug:fleet>/mode/", changes.mode, name="mode"),
+    path("fleets/<slug:fleet>/hold/", changes.hold, name="hold"),
+    path("fleets/<slug:fleet>/holds/<int:hold_id>/release/", changes.release, name="release"),
+    path("fleets/<slug:fleet>/decisions/", views.decisions, name="decisions"),
+    path("fleets/<slug:fleet>/decisions/<int:decision_id>/", views.decision, name="decision"),
+    path("fleets/<slug:fleet>/ticks/<int:seq>/", views.tick, name="tick"),
+    path("audit/", views.audit, name="audit"),
+    path("tokens/", changes.tokens, name="tokens"),
+    path("tokens/<int:token_id>/revoke/", changes.revoke_token, name="revoke-token"),
+]

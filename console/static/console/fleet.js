@@ -1,0 +1,55 @@
+// The fleet page's tables: cells of the rows in view follow the live frames.
+
+import { serverNow } from "./clock.js";
+import { setState, setText } from "./dom.js";
+import * as f from "./format.js";
+import { showGates } from "./gates.js";
+import { live } from "./live.js";
+
+const STALE_S = Number(document.body.dataset.staleS);
+const perS = (value) => f.withUnit(value, "tok/s");
+
+const INSTANCE = { running: f.significant, waiting: f.significant, kv_ratio: f.percent,
+  prompt_tokens_per_s: perS, generation_tokens_per_s: perS };
+const LINK = { tx_gbps: f.gbps, capacity_gbps: f.gbps, utilisation_ratio: f.percent,
+  retransmit_ratio: f.percent, rtt_s: f.duration, connections: f.significant };
+
+function showRows(selector, key, readings, columns) {
+  for (const row of document.querySelectorAll(selector)) {
+    const reading = readings[row.dataset[key]];
+    if (reading) showRow(row, reading, columns);
+  }
+}
+
+function showRow(row, reading, columns) {
+  const silent = serverNow() - reading.received_s > STALE_S;
+  const known = !silent && reading.state !== "failed";
+  row.classList.toggle("aside", !known);
+  for (const [field, write] of Object.entries(columns)) {
+    const value = known || silent ? reading[field] : null;
+    setText(row.querySelector(`[data-cell="${field}"]`), write(value), { title: f.exact(value) });
+  }
+  const state = row.querySelector('[data-cell="state"]');
+  if (silent) setState(state, "warn", `silent since ${f.clock(reading.received_s)}`);
+  else if (!known) setState(state, "bad", `read failed${reading.error ? `: ${reading.error}` : ""}`);
+  else setState(state, "good", "fresh");
+  const age = row.querySelector('[data-cell="age"] time');
+  if (age) {
+    age.dataset.ago = reading.received_s;
+    setText(age, f.age(serverNow() - reading.received_s), { title: f.stamp(reading.received_s) });
+  }
+}
+
+function show() {
+  const { frame } = live;
+  if (!frame) return;
+  showRows("tr[data-instance]", "instance", frame.instances, INSTANCE);
+  showRows("tr[data-link]", "link", frame.links, LINK);
+  showRows("tr[data-agent]", "agent", Object.fromEntries(Object.entries(frame.agents).map(
+    ([name, agent]) => [name, { ...agent, state: "ok" }])), {});
+  showGates(frame.routers, (atS) => serverNow() - atS <= STALE_S);
+}
+
+live.addEventListener("frame", show);
+live.addEventListener("state", show);
+document.addEventListener("regions", show);

@@ -1,0 +1,127 @@
+// The frame around every page of a fleet: truth line, banner, mode chip.
+
+import "./chrome.js";
+import { serverNow } from "./clock.js";
+import { element, icon, setState } from "./dom.js";
+import { age, clock } from "./format.js";
+import { live } from "./live.js";
+import { refresh } from "./refresh.js";
+
+const { tickS, staleS } = document.body.dataset;
+const LOOP_STALE_S = Math.max(3 * Number(tickS), 6);
+const STALE_S = Number(staleS);
+const REFRESH_MS = 15000;
+
+const banner = document.getElementById("banner");
+let mode = null;
+
+function showTruth() {
+  const frame = live.frame;
+  showSocket();
+  if (!frame) return;
+  const now = serverNow();
+  showLoop(frame.loop, now);
+  showAgents(Object.entries(frame.agents), now);
+  showGates(Object.entries(frame.routers), frame.loop?.plan, now);
+}
+
+function showLoop(loop, now) {
+  const node = document.getElementById("truth-loop");
+  if (!loop) setState(node, "off", "loop has not run yet");
+  else if (now - loop.at_s > LOOP_STALE_S) {
+    setState(node, "warn", `loop silent since ${clock(loop.at_s)}`);
+  } else setState(node, "good", `loop ${age(now - loop.at_s)}`);
+}
+
+function showAgents(agents, now) {
+  const node = document.getElementById("truth-agents");
+  if (agents.length === 0) {
+    setState(node, "off", "no agents");
+    return;
+  }
+  const silent = agents.filter(([, agent]) => now - agent.received_s > STALE_S);
+  const fresh = `${agents.length - silent.length}/${agents.length} agents fresh`;
+  if (silent.length === 0) setState(node, "good", fresh);
+  else {
+    const since = Math.min(...silent.map(([, agent]) => agent.received_s));
+    setState(node, "warn", `${fresh}, silent since ${clock(since)}`);
+  }
+}
+
+function showGates(routers, plan, now) {
+  const node = document.getElementById("truth-gates");
+  if (routers.length === 0) {
+    setState(node, "off", "no gates");
+    return;
+  }
+  const silent = routers.filter(([, router]) => now - router.received_s > STALE_S);
+  if (!plan) {
+    setState(node, "off", `${routers.length} gates, no plan yet`);
+    return;
+  }
+  const running = routers.filter(([, router]) =>
+    router.plan_version === plan.version && router.plan_epoch === plan.epoch
+    && now - router.received_s <= STALE_S);
+  const words = `${running.length}/${routers.length} gates on v${plan.version}`;
+  if (running.length === routers.length) setState(node, "good", words);
+  else if (silent.length > 0) {
+    const since = Math.min(...silent.map(([, router]) => router.received_s));
+    setState(node, "warn", `${words}, silent since ${clock(since)}`);
+  } else setState(node, "warn", words);
+}
+
+function showSocket() {
+  const node = document.getElementById("truth-socket");
+  const words = {
+    connecting: ["off", "socket connecting"],
+    live: ["good", "socket ok"],
+    polling: ["warn", "socket away, polling"],
+    down: ["warn", `socket down since ${clock(live.heardS)}`],
+    "signed-out": ["bad", "signed out"],
+  }[live.state];
+  if (live.silent && live.state !== "signed-out") {
+    setState(node, "warn", `socket silent since ${clock(live.heardS)}`);
+  } else setState(node, ...words);
+}
+
+function showBanner() {
+  const signedOut = live.state === "signed-out";
+  const show = live.silent || signedOut;
+  banner.hidden = !show;
+  if (!show) return;
+  const since = clock(live.heardS);
+  const says = signedOut ? `Signed out; data from ${since} UTC.` : `No data since ${since} UTC.`;
+  if (banner.dataset.says === says) return;
+  banner.dataset.says = says;
+  const more = signedOut ? "" : " Reconnecting; gates keep routing by the plan they run.";
+  banner.replaceChildren(icon("warn"), says, element("span", { class: "wide" }, more));
+  if (signedOut) {
+    const link = document.createElement("a");
+    link.href = `/login/?next=${encodeURIComponent(location.pathname + location.search)}`;
+    link.textContent = "Sign in";
+    banner.append(" ", link);
+  }
+}
+
+live.addEventListener("state", () => {
+  document.body.classList.toggle("silent", live.silent);
+  showTruth();
+  showBanner();
+});
+
+live.addEventListener("frame", ({ detail: { frame, gap } }) => {
+  showTruth();
+  const types = new Set((frame.events ?? []).map((event) => event.type));
+  const modeChanged = mode !== null && frame.loop && frame.loop.mode !== mode;
+  mode = frame.loop?.mode ?? mode;
+  if (Object.keys(frame.agents).length > 0) refresh("no-agents");
+  if (gap || modeChanged || types.has("policy")) refresh("mode", "policy");
+  if (gap || types.has("decision") || types.has("delivery")) {
+    refresh("recent", "page-data", "gates", "timeline", "delivery", "policy");
+  }
+});
+
+setInterval(showTruth, 1000);
+// What gates run and who is silent is judged by the server: asked again while somebody looks.
+setInterval(() => document.hidden || live.silent || refresh("gates", "sources"), REFRESH_MS);
+live.start();

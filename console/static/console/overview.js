@@ -1,0 +1,70 @@
+// The overview: figures, limits, topology and charts of one fleet, kept up to date from live frames.
+
+import { Board } from "./charts.js";
+import { serverNow } from "./clock.js";
+import { showGates } from "./gates.js";
+import { showKpis } from "./kpis.js";
+import { showLimits } from "./limits.js";
+import { api, live } from "./live.js";
+import { fresh, page, reread } from "./page.js";
+import { append, manyLines, names, plots, series } from "./plots.js";
+import { fetchHistory } from "./series.js";
+import { range } from "./time.js";
+import { Topology } from "./topology.js";
+
+const topology = new Topology(document.getElementById("topology"), page);
+const board = new Board();
+
+document.querySelector(".charts").classList.toggle("many", manyLines);
+for (const plot of plots) {
+  board.add({ ...plot, node: document.getElementById(`chart-${plot.name}`),
+    legend: document.getElementById(`legend-${plot.name}`) });
+}
+
+let history = null;
+let loadedFor = null;
+
+async function loadHistory() {
+  if (history) return;
+  const [from, to] = range.bounds();
+  loadedFor = `${range.name}|${range.pinned}`;
+  history = fetchHistory(api, names, from, to, series.points);
+  try {
+    series.load(await history, serverNow());
+  } catch {
+    // The console is away: the banner says so, and coming back asks for history again.
+    loadedFor = null;
+  }
+  history = null;
+  if (loadedFor !== null && loadedFor !== `${range.name}|${range.pinned}`) loadHistory();
+  board.markAll();
+}
+
+function show(frame) {
+  showKpis(frame);
+  showLimits(frame.loop);
+  showGates(frame.routers, fresh);
+  const stages = new Map((frame.loop?.current?.stages ?? []).map((s) => [s.name, s]));
+  topology.update(frame, stages, fresh);
+}
+
+live.addEventListener("frame", ({ detail: { frame, gap } }) => {
+  show(frame);
+  if (range.pinned === null) {
+    append(frame);
+    series.trim(range.bounds()[0] - series.silenceS);
+    board.markAll();
+  }
+  if (gap || (frame.events ?? []).some((event) => event.type === "decision")) loadHistory();
+});
+live.addEventListener("state", () => {
+  if (live.frame) show(live.frame);
+  board.markAll();
+});
+document.addEventListener("regions", ({ detail: ids }) => {
+  if (ids.includes("page-data")) reread();
+  if (live.frame) show(live.frame);
+});
+range.addEventListener("change", loadHistory);
+setInterval(() => live.silent && live.frame && show(live.frame), 1000);
+loadHistory();

@@ -1,0 +1,96 @@
+"""`console.figures` as template filters; ages as `<time>` elements that the page keeps fresh."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any
+
+from django import template
+from django.utils import timezone
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+
+from console import figures, plans
+
+register = template.Library()
+
+
+def _filter(write: Callable[[Any], str]) -> Callable[[Any], str]:
+    # An attribute that is not there reaches a filter as the empty string: it is no measurement.
+    return lambda value: write(None if value == "" else value)
+
+
+for _write in (
+    figures.significant,
+    figures.exact,
+    figures.tokens,
+    figures.rate,
+    figures.gbps,
+    figures.percent,
+    figures.signed_percent,
+    figures.size,
+    figures.duration,
+    figures.clock,
+    figures.stamp,
+):
+    register.filter(_write.__name__, _filter(_write))
+
+
+@register.filter
+def plan_words(plan: Any) -> str:
+    """`t 19.6K tok` of a cluster's plan (a mapping) or of a hold (a row)."""
+    if isinstance(plan, dict):
+        return plans.cluster_words(plan)
+    held = {"mode": plan.mode, "threshold_tokens": plan.threshold_tokens}
+    return plans.cluster_words(held)
+
+
+@register.filter
+def words(name: str) -> str:
+    """A name of the machine's as people read it."""
+    return name.replace("_", " ")
+
+
+register.filter("per_s", _filter(lambda value: figures.with_unit(value, "tok/s")))
+
+
+@register.filter
+def ago(at: datetime | None) -> SafeString | str:
+    """`4 s ago` with the absolute time on hover; `time.js` recounts it every second."""
+    if not at:
+        return "never"
+    age_s = (timezone.now() - at).total_seconds()
+    return format_html(
+        '<time datetime="{}" data-ago="{}" title="{}">{}</time>',
+        at.isoformat(),
+        at.timestamp(),
+        figures.stamp(at),
+        figures.age(age_s),
+    )
+
+
+@register.filter
+def when(at: datetime | float | None) -> SafeString | str:
+    """The clock time with the date on hover."""
+    if not at:
+        return figures.NONE
+    return format_html('<time title="{}">{}</time>', figures.stamp(at), figures.clock(at))
+
+
+@register.filter
+def get(mapping: dict[str, Any] | None, key: str) -> Any:
+    """A value of a mapping by a key known only to the template."""
+    return (mapping or {}).get(key)
+
+
+@register.simple_tag(takes_context=True)
+def link_with(context: dict[str, Any], **changes: Any) -> str:
+    """This page's address with some query fields replaced (None drops one)."""
+    query = context["request"].GET.copy()
+    for key, value in changes.items():
+        if value in (None, ""):
+            query.pop(key, None)
+        else:
+            query[key] = str(value)
+    return f"?{query.urlencode()}"

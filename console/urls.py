@@ -1,0 +1,29 @@
+"""Every address of the console: health, the API, then the pages."""
+
+from __future__ import annotations
+
+from django.urls import include, path, re_path
+from drf_spectacular.views import SpectacularAPIView
+
+from console import api, health
+from console.auth import RolePermission
+from routing import api as routing_api
+
+api_urlpatterns = [
+    path(
+        "schema/",
+        SpectacularAPIView.as_view(permission_classes=[RolePermission]),
+        name="api-schema",
+    ),
+    path("fleets/<slug:fleet>/snapshot", api.SnapshotView.as_view(), name="api-snapshot"),
+    path("", include(routing_api.urlpatterns)),
+]
+
+urlpatterns = [
+    path("healthz", health.healthz, name="healthz"),
+    path("readyz", health.readyz, name="readyz"),
+    path("metrics", health.metrics, name="metrics"),
+    path("api/v1/", include(api_urlpatterns)),
+    re_path(r"^api/", api.not_found),
+    path("", include("console.pages")),
+]

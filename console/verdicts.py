@@ -1,0 +1,268 @@
+"""Decisions and their verdicts as rows: lists, inputs, stages, alternatives, what came of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from console import figures
+from console.context import BAD, GOOD, OFF, WARN, Mark
+from console.plans import cluster_words, headline
+from routing.models import Decision, Tick
+
+_STAGE_WORDS = {
+    "local_prefill": "Local prefill",
+    "remote_prefill": "Remote prefill",
+    "decode": "Decode",
+    "link": "Link",
+}
+_DELIVERY_MARKS = {
+    "applied": GOOD,
+    "accepted": ("info", "wait"),
+    "sent": ("info", "wait"),
+    "failed": BAD,
+    "superseded": OFF,
+    "advised": OFF,
+}
+_STATE_MARKS = {"value": GOOD, "idle": OFF, "missing": WARN, "failed": BAD}
+
+
+@dataclass(frozen=True)
+class Row:
+    """A named value with its unit, exact value for the hover, state and age."""
+
+    name: str
+    value: str
+    title: str = ""
+    state: Mark | None = None
+    age: str = ""
+
+
+def stage_name(name: str) -> str:
+    """`local_prefill:pd` as `Local prefill pd`."""
+    kind, _, where = name.partition(":")
+    return f"{_STAGE_WORDS.get(kind, kind)} {where.replace('->', ' → ')}".strip()
+
+
+def _stage_hue(name: str) -> str:
+    kind = name.partition(":")[0]
+    return {"local_prefill": "local", "decode": "decode"}.get(kind, "remote")
+
+
+def gain_ratio(verdict: dict[str, Any]) -> float | None:
+    """Predicted change in headroom of what is adopted against what runs."""
+    current, adopted = verdict.get("current"), verdict.get("adopted")
+    if not current or not adopted or not current["headroom"] or adopted["headroom"] is None:
+        return None
+    return adopted["headroom"] / current["headroom"] - 1
+
+
+def delivery_mark(state: str) -> Mark:
+    return Mark(*_DELIVERY_MARKS.get(state, WARN), state)
+
+
+def _summary_mark(summary: dict[str, Any]) -> Mark:
+    """`applied 2/2` with the worst state's colour. Advised decisions were never sent."""
+    words = {"advised": "not pushed", "unclaimed": "no gate to run it"}
+    state = summary["state"]
+    tone = _DELIVERY_MARKS.get(state, WARN)
+    if state in words:
+        return Mark(*tone, words[state])
+    return Mark(*tone, f"{state} {summary['n_applied']}/{summary['n_routers']}")
+
+
+def decision_row(decision: Decision, summary: dict[str, Any]) -> dict[str, Any]:
+    """A decision as lists show it; `summary` is its delivery's."""
+    verdict = decision.tick.verdict if decision.tick else {}
+    gain = gain_ratio(verdict)
+    return {
+        "decision": decision,
+        "tag": "advised" if decision.version is None else f"v{decision.version}",
+        "parts": headline(decision.previous, decision.plan),
+        "delivery": _summary_mark(summary),
+        "gain": figures.signed_percent(gain) if gain is not None else "",
+    }
+
+
+def inputs(observed: dict[str, Any]) -> list[tuple[str, list[Row]]]:
+    """What the loop saw, grouped by cluster and link, each value with its state and age."""
+    groups = [(f"Cluster {name}", _pd_rows(pd)) for name, pd in observed["pd"].items()]
+    groups += [(f"Cluster {n}", _prefill_rows(p)) for n, p in observed["prefill"].items()]
+    groups += [
+        (f"Link {name.replace('->', ' → ')}", _link_rows(link))
+        for name, link in observed["links"].items()
+    ]
+    return groups
+
+
+def _pd_rows(pd: dict[str, Any]) -> list[Row]:
+    age = figures.age(pd["age_s"])
+    rows = [
+        Row(
+            "Demand",
+            figures.rate(pd["demand_rps"]),
+            figures.exact(pd["demand_rps"]),
+            Mark(*_STATE_MARKS[pd["demand_state"]], pd["demand_state"]),
+            age,
+        ),
+        _measured("Remote share, last minute", pd["remote_share"], figures.percent, age),
+    ]
+    lengths = pd["lengths"]
+    if lengths is None:
+        rows.append(Row("Uncached lengths", figures.NONE, "", Mark(*WARN, "missing"), age))
+    else:
+        rows.append(
+            Row(
+                "Uncached lengths",
+                f"{figures.significant(lengths['n_effective'])} requests",
+                f"{figures.exact(lengths['n_seen'])} requests seen in all; "
+                f"the oldest used is {figures.duration(lengths['oldest_s'])} old",
+                Mark(*GOOD, "value"),
+                age,
+            )
+        )
+    rows += [
+        _measured("Waiting for prefill", pd["queue_prefill"], _requests, age),
+        _measured("Waiting for decode", pd["queue_decode"], _requests, age),
+        Row("Instances", f"{pd['n_prefill']} prefill, {pd['n_decode']} decode"),
+    ]
+    if pd["gates_silent"]:
+        rows.append(
+            Row("Silent gates", ", ".join(pd["gates_silent"]), state=Mark(*WARN, "last value kept"))
+        )
+    return rows
+
+
+def _prefill_rows(cluster: dict[str, Any]) -> list[Row]:
+    age = figures.age(cluster["age_s"])
+    return [
+        _measured("Waiting for prefill", cluster["queue_prefill"], _requests, age),
+        Row("Instances", f"{cluster['n_prefill']} prefill"),
+    ]
+
+
+def _link_rows(link: dict[str, Any]) -> list[Row]:
+    age = figures.age(link["age_s"])
+    return [
+        Row(
+            "Egress",
+            figures.gbps(link["tx_gbps"]),
+            figures.exact(link["tx_gbps"]),
+            Mark(*_STATE_MARKS[link["state"]], link["state"]),
+            age,
+        ),
+        Row("Capacity", figures.gbps(link["capacity_gbps"]), figures.exact(link["capacity_gbps"])),
+        _measured("Retransmits", link["retransmit_ratio"], figures.percent, age),
+        _measured("Round trip", link["rtt_s"], figures.duration, age),
+    ]
+
+
+def _measured(name: str, value: float | None, write: Any, age: str) -> Row:
+    state = Mark(*WARN, "missing") if value is None else Mark(*GOOD, "value")
+    return Row(name, write(value), figures.exact(value), state, age)
+
+
+def _requests(value: float | None) -> str:
+    return figures.with_unit(value, "request" if value == 1 else "requests")
+
+
+def stages(prediction: dict[str, Any] | None) -> list[dict[str, Any]]:
+    """Stages of a prediction, tightest first."""
+    if not prediction:
+        return []
+    rows = [
+        {
+            "name": stage_name(stage["name"]),
+            "hue": _stage_hue(stage["name"]),
+            "binding": stage["name"] == prediction["bottleneck"],
+            "capacity_rps": stage["capacity_rps"],
+            "utilisation_ratio": stage["utilisation_ratio"],
+            "percent": min(100.0, 100 * (stage["utilisation_ratio"] or 0.0)),
+        }
+        for stage in prediction["stages"]
+    ]
+    return sorted(rows, key=lambda row: -(row["utilisation_ratio"] or 0.0))
+
+
+def alternatives(verdict: dict[str, Any], running: dict[str, Any] | None) -> list[dict[str, Any]]:
+    """The plans that were compared, with what the model expects of each."""
+    candidates = (
+        ("Running", (running or {}).get("clusters"), verdict.get("current")),
+        ("Best, unclamped", verdict.get("best_plan"), verdict.get("best")),
+        ("Adopted", verdict["plan"]["clusters"], verdict.get("adopted")),
+    )
+    return [
+        {
+            "name": name,
+            "plan": ", ".join(
+                f"{cluster} {cluster_words(plan)}" if len(clusters) > 1 else cluster_words(plan)
+                for cluster, plan in clusters.items()
+            )
+            if clusters
+            else figures.NONE,
+            "prediction": prediction,
+            "bottleneck": stage_name(prediction["bottleneck"]),
+        }
+        for name, clusters, prediction in candidates
+        if prediction
+    ]
+
+
+def outcome(
+    predicted: dict[str, Any] | None, links: list[str], later: list[tuple[str, Tick | None, str]]
+) -> list[dict[str, Any]]:
+    """Predicted beside what later ticks saw. `later`: (label, tick or None, note)."""
+    if not predicted:
+        return []
+    rows = [
+        _outcome_row("Remote share", figures.percent, predicted["remote_fraction"], later, _share),
+        _outcome_row("Headroom", _times, predicted["headroom"], later, _headroom),
+        _outcome_row("Capacity", figures.rate, predicted["lambda_max_rps"], later, _capacity),
+    ]
+    for link in links:
+        rows.append(
+            _outcome_row(
+                f"Link {link.replace('->', ' → ')}",
+                figures.gbps,
+                predicted["link_gbps"].get(link),
+                later,
+                lambda tick, link=link: (tick.observed["links"].get(link) or {}).get("tx_gbps"),
+            )
+        )
+    return rows
+
+
+def _outcome_row(
+    name: str, write: Any, expected: float | None, later: list[Any], read: Any
+) -> dict[str, Any]:
+    return {
+        "name": name,
+        "expected": write(expected),
+        "seen": [
+            {"value": write(read(tick)), "note": note} if tick else {"value": note, "note": ""}
+            for _, tick, note in later
+        ],
+    }
+
+
+def _times(value: float | None) -> str:
+    return figures.NONE if value is None else f"×{figures.significant(value)}"
+
+
+def _share(tick: Tick) -> float | None:
+    """Fleet-wide: each cluster's share weighted by its demand."""
+    weighted = [
+        (pd["remote_share"], pd["demand_rps"])
+        for pd in tick.observed["pd"].values()
+        if pd["remote_share"] is not None and pd["demand_rps"]
+    ]
+    demand = sum(d for _, d in weighted)
+    return sum(share * d for share, d in weighted) / demand if demand else None
+
+
+def _headroom(tick: Tick) -> float | None:
+    return (tick.verdict.get("current") or {}).get("headroom")
+
+
+def _capacity(tick: Tick) -> float | None:
+    return (tick.verdict.get("current") or {}).get("lambda_max_rps")

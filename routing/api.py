@@ -1,0 +1,450 @@
+"""The REST API of fleets, policy, decisions and tokens: parse, call one function, format.
+
+Rights are decided by the permission class of the settings from each view's `required_scope`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.conf import settings
+from django.db.models import QuerySet
+from django.db.models.fields.json import KT
+from django.shortcuts import get_object_or_404
+from django.urls import path
+from django.utils import timezone
+from drf_spectacular.types import OpenApiTypes
+from drf_spectacular.utils import OpenApiParameter, extend_schema
+from rest_framework import exceptions, status
+from rest_framework.generics import GenericAPIView, ListAPIView
+from rest_framework.pagination import CursorPagination, LimitOffsetPagination
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from routing import commands, delivery, fleets, readings, scheduler, series
+from routing import serializers as s
+from routing.models import Action, Decision, Fleet, Hold, Tick
+from telemetry.models import ApiToken
+
+
+class PreconditionRequired(exceptions.APIException):
+    status_code = status.HTTP_428_PRECONDITION_REQUIRED
+    default_detail = "send If-Match with the version you read, so that nobody's change is lost"
+
+
+class PreconditionFailed(exceptions.APIException):
+    status_code = status.HTTP_412_PRECONDITION_FAILED
+
+
+class Newest(CursorPagination):
+    """Newest first, `?limit=` up to 200, `next` is null at the end."""
+
+    page_size = 50
+    page_size_query_param = "limit"
+    max_page_size = 200
+    ordering = ("-id",)
+
+
+class NewestTick(Newest):
+    ordering = ("-at",)
+
+
+class Page(LimitOffsetPagination):
+    default_limit = 50
+    max_limit = 200
+
+
+IF_MATCH = OpenApiParameter("If-Match", OpenApiTypes.STR, OpenApiParameter.HEADER, required=True)
+NO_BODY: dict[int, Any] = {304: None}
+ACK_HEADERS = [
+    OpenApiParameter(name, OpenApiTypes.STR, OpenApiParameter.HEADER, description=text)
+    for name, text in (
+        ("If-None-Match", 'ETag of the plan at hand, "epoch.version"; the same plan answers 304.'),
+        ("X-Router", "The polling router's FLEET/CLUSTER/NAME: makes this request its ack."),
+        ("X-Version-Running", "epoch.version that it runs, or none."),
+        ("X-State", "running, accepted, refused or no_plan."),
+        ("X-Error", "Why it refused."),
+    )
+]
+
+
+class FleetMixin:
+    """Views below /fleets/{fleet}."""
+
+    kwargs: dict[str, Any]
+
+    def get_fleet(self) -> Fleet:
+        return get_object_or_404(Fleet.objects.select_related("policy"), pk=self.kwargs["fleet"])
+
+
+def by(request: Request) -> dict[str, Any]:
+    """Who changes something through this door, for the audit."""
+    return {"actor": request.user.get_username(), "via": "rest", "now": timezone.now()}
+
+
+class FleetList(ListAPIView):
+    """Every fleet with its mode."""
+
+    queryset = Fleet.objects.select_related("policy").order_by("name")
+    serializer_class = s.FleetSerializer
+    pagination_class = Page
+
+
+class FleetDetail(FleetMixin, APIView):
+    """One fleet: scenario, mode, the plan in force, the newest tick."""
+
+    @extend_schema(responses=s.FleetDetailSerializer)
+    def get(self, request: Request, fleet: str) -> Response:
+        found = self.get_fleet()
+        in_force = fleets.newest_adopted(found)
+        tick = fleets.newest_tick(found)
+        context = {
+            "plan": in_force and delivery.document(in_force),
+            "tick": tick and scheduler.tick_message(tick, in_force),
+        }
+        return Response(s.FleetDetailSerializer(found, context=context).data)
+
+
+class PlanView(FleetMixin, APIView):
+    """The plan in force. A polling router acks in the headers of this request."""
+
+    required_scope = ("router", "read")
+
+    @extend_schema(parameters=ACK_HEADERS, responses={200: s.PlanSerializer, 304: None, 404: None})
+    def get(self, request: Request, fleet: str) -> Response:
+        found = self.get_fleet()
+        if "X-Router" in request.headers:
+            self._ack(request, found)
+        document = delivery.newest_document(found)
+        if document is None:
+            raise exceptions.NotFound("no plan was issued yet: a gate without one is always_local")
+        etag = f'"{document["epoch"]}.{document["version"]}"'
+        seen = [tag.strip() for tag in request.headers.get("If-None-Match", "").split(",")]
+        if etag in seen:
+            return Response(status=status.HTTP_304_NOT_MODIFIED, headers={"ETag": etag})
+        return Response(document, headers={"ETag": etag})
+
+    def _ack(self, request: Request, fleet: Fleet) -> None:
+        if "router" not in getattr(request.auth, "scopes", ()):
+            raise exceptions.PermissionDenied("only a token with scope router may ack")
+        try:
+            delivery.record_ack(
+                fleet=fleet,
+                router=request.headers["X-Router"],
+                running=_version(request.headers.get("X-Version-Running", "none")),
+                state=request.headers.get("X-State", "running"),
+                error=request.headers.get("X-Error"),
+                transport="poll",
+                now=timezone.now(),
+            )
+        except delivery.AckError as exc:
+            raise exceptions.ValidationError({exc.field: [exc.message]}) from None
+
+
+def _version(text: str) -> tuple[int, int] | None:
+    if text in ("", "none"):
+        return None
+    epoch, _, version = text.strip('"').partition(".")
+    if not (epoch.isascii() and epoch.isdigit() and version.isascii() and version.isdigit()):
+        raise delivery.AckError("X-Version-Running", text, "must be epoch.version, or none")
+    if max(int(epoch), int(version)) >= 2**31:
+        raise delivery.AckError("X-Version-Running", text, "is out of range")
+    return int(epoch), int(version)
+
+
+class PolicyView(FleetMixin, APIView):
+    """What people want of the loop. Change it with If-Match: the version that was read."""
+
+    @extend_schema(responses=s.PolicySerializer)
+    def get(self, request: Request, fleet: str) -> Response:
+        return self._answer(self.get_fleet())
+
+    @extend_schema(
+        request=s.PolicyPatchSerializer,
+        parameters=[IF_MATCH],
+        responses={200: s.PolicySerializer, 412: None, 428: None},
+    )
+    def patch(self, request: Request, fleet: str) -> Response:
+        found = self.get_fleet()
+        seen = request.headers.get("If-Match")
+        if seen is None:
+            raise PreconditionRequired
+        version = seen.strip().strip('"')
+        if not (version.isascii() and version.isdigit()):
+            raise PreconditionFailed(f"If-Match {seen} names no version of the policy")
+        body = s.PolicyPatchSerializer(data=request.data)
+        body.is_valid(raise_exception=True)
+        changes = dict(body.validated_data)
+        reason = changes.pop("reason")
+        try:
+            commands.set_policy(
+                fleet=found.pk,
+                changes=changes,
+                if_version=int(version),
+                reason=reason,
+                **by(request),
+            )
+        except commands.Stale as exc:
+            raise PreconditionFailed(str(exc)) from None
+        return self._answer(self.get_fleet())
+
+    def _answer(self, fleet: Fleet) -> Response:
+        data = s.PolicySerializer(fleet.policy, context={"now": timezone.now()}).data
+        return Response(data, headers={"ETag": f'"{fleet.policy.version}"'})
+
+
+class HoldList(FleetMixin, ListAPIView):
+    """Holds, newest first; `?open=true` shows those in force."""
+
+    serializer_class = s.HoldSerializer
+    pagination_class = Newest
+    queryset = Hold.objects.all()
+
+    def get_queryset(self) -> QuerySet[Hold]:
+        holds = Hold.objects.filter(fleet=self.get_fleet())
+        if self.request.query_params.get("open") == "true":
+            holds = holds.filter(released_at=None, expires_at__gt=timezone.now())
+        return holds
+
+    @extend_schema(parameters=[OpenApiParameter("open", OpenApiTypes.BOOL)])
+    def get(self, request: Request, *args: Any, **kwargs: Any) -> Response:
+        return super().get(request, *args, **kwargs)
+
+    @extend_schema(request=s.HoldPlaceSerializer, responses={201: s.HoldSerializer})
+    def post(self, request: Request, fleet: str) -> Response:
+        """Pin a plan until `expires_at` (at most 7 days)."""
+        found = self.get_fleet()
+        body = s.HoldPlaceSerializer(data=request.data)
+        body.is_valid(raise_exception=True)
+        who = by(request)
+        hold = commands.place_hold(
+            fleet=found.pk, **{"owner": who["actor"], **body.validated_data}, **who
+        )
+        return Response(s.HoldSerializer(hold).data, status=status.HTTP_201_CREATED)
+
+
+class HoldRelease(FleetMixin, APIView):
+    """End a hold before its time."""
+
+    @extend_schema(request=s.ReasonSerializer, responses=s.HoldSerializer)
+    def post(self, request: Request, fleet: str, hold_id: int) -> Response:
+        hold = get_object_or_404(Hold, pk=hold_id, fleet=self.get_fleet())
+        hold = commands.release_hold(hold_id=hold.pk, reason=_reason(request), **by(request))
+        return Response(s.HoldSerializer(hold).data)
+
+
+class TickList(FleetMixin, ListAPIView):
+    """Passes of the loop, newest first, also those that changed nothing."""
+
+    serializer_class = s.TickSerializer
+    pagination_class = NewestTick
+    queryset = Tick.objects.all()
+
+    def get_queryset(self) -> QuerySet[Tick]:
+        return _described(Tick.objects.filter(fleet=self.get_fleet()).defer("observed", "verdict"))
+
+
+class TickDetail(FleetMixin, APIView):
+    """One pass with its inputs, its verdict, its clamps and what it remembers."""
+
+    @extend_schema(responses=s.TickDetailSerializer)
+    def get(self, request: Request, fleet: str, seq: int) -> Response:
+        ticks = _described(Tick.objects.filter(fleet=self.get_fleet()))
+        return Response(s.TickDetailSerializer(get_object_or_404(ticks, seq=seq)).data)
+
+
+def _described(ticks: QuerySet[Tick]) -> QuerySet[Tick]:
+    return ticks.annotate(
+        message=KT("verdict__message"), next_action_at_s=KT("verdict__next_action_at_s")
+    )
+
+
+class DecisionList(FleetMixin, ListAPIView):
+    """Plan versions and advice, newest first, with how far each got."""
+
+    serializer_class = s.DecisionSerializer
+    pagination_class = Newest
+    queryset = Decision.objects.all()
+
+    def get_queryset(self) -> QuerySet[Decision]:
+        return Decision.objects.filter(fleet=self.get_fleet())
+
+    @extend_schema(responses=s.DecisionSerializer(many=True))
+    def get(self, request: Request, *args: Any, **kwargs: Any) -> Response:
+        page = self.paginate_queryset(self.get_queryset())
+        context = {"deliveries": delivery.summaries(page)}
+        return self.get_paginated_response(
+            s.DecisionSerializer(page, many=True, context=context).data
+        )
+
+
+class DecisionDetail(FleetMixin, APIView):
+    """One decision: plan before and after, the whole verdict, delivery by router."""
+
+    @extend_schema(responses=s.DecisionDetailSerializer)
+    def get(self, request: Request, fleet: str, decision_id: int) -> Response:
+        decision = get_object_or_404(Decision, pk=decision_id, fleet=self.get_fleet())
+        context = {
+            "deliveries": delivery.summaries([decision]),
+            "tick": _described(Tick.objects.filter(pk=decision.tick_id)).first(),
+        }
+        return Response(s.DecisionDetailSerializer(decision, context=context).data)
+
+
+class RouterList(FleetMixin, GenericAPIView):
+    """Routers: the version each runs, by its ack and by its metrics, and what is wrong."""
+
+    pagination_class = Page
+
+    @extend_schema(responses=s.RouterSerializer(many=True))
+    def get(self, request: Request, fleet: str) -> Response:
+        page = self.paginate_queryset(delivery.routers(self.get_fleet(), timezone.now()))
+        return self.get_paginated_response(s.RouterSerializer(page, many=True).data)
+
+
+class InstanceList(FleetMixin, GenericAPIView):
+    """Engines with their newest reading; `?cluster=` and `?role=` narrow it."""
+
+    pagination_class = Page
+
+    @extend_schema(
+        parameters=[OpenApiParameter("cluster"), OpenApiParameter("role")],
+        responses=s.InstanceSerializer(many=True),
+    )
+    def get(self, request: Request, fleet: str) -> Response:
+        rows = readings.instances(
+            self.get_fleet(),
+            cluster=request.query_params.get("cluster"),
+            role=request.query_params.get("role"),
+            now_s=timezone.now().timestamp(),
+        )
+        page = self.paginate_queryset(rows)
+        return self.get_paginated_response(s.InstanceSerializer(page, many=True).data)
+
+
+class LinkList(FleetMixin, GenericAPIView):
+    """The fleet's directed links with their newest reading."""
+
+    pagination_class = Page
+
+    @extend_schema(responses=s.LinkSerializer(many=True))
+    def get(self, request: Request, fleet: str) -> Response:
+        rows = readings.links(self.get_fleet(), now_s=timezone.now().timestamp())
+        page = self.paginate_queryset(rows)
+        return self.get_paginated_response(s.LinkSerializer(page, many=True).data)
+
+
+class SeriesView(FleetMixin, APIView):
+    """History for charts: `link:A->B:FIELD`, `pool:CLUSTER/ROLE:FIELD`, `loop:VALUE[:CLUSTER]`."""
+
+    @extend_schema(parameters=[s.SeriesQuerySerializer], responses=s.SeriesSerializer)
+    def get(self, request: Request, fleet: str) -> Response:
+        found = self.get_fleet()
+        query = s.SeriesQuerySerializer(data=request.query_params.dict())
+        query.is_valid(raise_exception=True)
+        asked = query.validated_data
+        now_s = timezone.now().timestamp()
+        until_s = asked.get("until", now_s)
+        try:
+            data = series.read(
+                found,
+                [name for name in asked["names"].split(",") if name],
+                since_s=asked.get("since", until_s - 900.0),
+                until_s=until_s,
+                points=asked["points"],
+                now_s=now_s,
+                tick_s=settings.ENV["CONSOLE_TICK_S"],
+            )
+        except series.SeriesError as exc:
+            raise exceptions.ValidationError({exc.field: [exc.message]}) from None
+        return Response(data)
+
+
+class EpochView(FleetMixin, APIView):
+    """Raise the plan epoch after a restore from backup."""
+
+    required_scope = ("admin",)
+
+    @extend_schema(request=s.NeededReasonSerializer, responses=s.FleetSerializer)
+    def post(self, request: Request, fleet: str) -> Response:
+        found = self.get_fleet()
+        body = s.NeededReasonSerializer(data=request.data)
+        body.is_valid(raise_exception=True)
+        commands.raise_epoch(fleet=found.pk, **body.validated_data, **by(request))
+        return Response(s.FleetSerializer(self.get_fleet()).data)
+
+
+class AuditList(ListAPIView):
+    """Every change, newest first; `?fleet=` narrows it."""
+
+    serializer_class = s.ActionSerializer
+    pagination_class = Newest
+    queryset = Action.objects.all()
+
+    def get_queryset(self) -> QuerySet[Action]:
+        fleet = self.request.query_params.get("fleet")
+        return Action.objects.filter(fleet=fleet) if fleet else Action.objects.all()
+
+    @extend_schema(parameters=[OpenApiParameter("fleet")])
+    def get(self, request: Request, *args: Any, **kwargs: Any) -> Response:
+        return super().get(request, *args, **kwargs)
+
+
+class TokenList(ListAPIView):
+    """Tokens, never their secrets."""
+
+    required_scope = ("admin",)
+    serializer_class = s.TokenSerializer
+    pagination_class = Newest
+    queryset = ApiToken.objects.all()
+
+    @extend_schema(request=s.TokenIssueSerializer, responses={201: s.IssuedTokenSerializer})
+    def post(self, request: Request) -> Response:
+        """Issue a token; its secret is in this answer and nowhere else."""
+        body = s.TokenIssueSerializer(data=request.data)
+        body.is_valid(raise_exception=True)
+        token, secret = commands.issue_token(**body.validated_data, **by(request))
+        data = s.IssuedTokenSerializer(token, context={"secret": secret}).data
+        return Response(data, status=status.HTTP_201_CREATED)
+
+
+class TokenRevoke(APIView):
+    """End a token at once."""
+
+    required_scope = ("admin",)
+
+    @extend_schema(request=s.ReasonSerializer, responses=s.TokenSerializer)
+    def post(self, request: Request, token_id: int) -> Response:
+        get_object_or_404(ApiToken, pk=token_id)
+        token = commands.revoke_token(token_id=token_id, reason=_reason(request), **by(request))
+        return Response(s.TokenSerializer(token).data)
+
+
+def _reason(request: Request) -> str:
+    body = s.ReasonSerializer(data=request.data)
+    body.is_valid(raise_exception=True)
+    return body.validated_data["reason"]
+
+
+_FLEET = "fleets/<slug:fleet>"
+urlpatterns = [
+    path("fleets", FleetList.as_view(), name="api-fleets"),
+    path(_FLEET, FleetDetail.as_view(), name="api-fleet"),
+    path(f"{_FLEET}/plan", PlanView.as_view(), name="api-plan"),
+    path(f"{_FLEET}/policy", PolicyView.as_view(), name="api-policy"),
+    path(f"{_FLEET}/holds", HoldList.as_view(), name="api-holds"),
+    path(f"{_FLEET}/holds/<int:hold_id>/release", HoldRelease.as_view(), name="api-release"),
+    path(f"{_FLEET}/ticks", TickList.as_view(), name="api-ticks"),
+    path(f"{_FLEET}/ticks/<int:seq>", TickDetail.as_view(), name="api-tick"),
+    path(f"{_FLEET}/decisions", DecisionList.as_view(), name="api-decisions"),
+    path(f"{_FLEET}/decisions/<int:decision_id>", DecisionDetail.as_view(), name="api-decision"),
+    path(f"{_FLEET}/routers", RouterList.as_view(), name="api-routers"),
+    path(f"{_FLEET}/instances", InstanceList.as_view(), name="api-instances"),
+    path(f"{_FLEET}/links", LinkList.as_view(), name="api-links"),
+    path(f"{_FLEET}/series", SeriesView.as_view(), name="api-series"),
+    path(f"{_FLEET}/epoch", EpochView.as_view(), name="api-epoch"),
+    path("audit", AuditList.as_view(), name="api-audit"),
+    path("tokens", TokenList.as_view(), name="api-tokens"),
+    path("tokens/<int:token_id>/revoke", TokenRevoke.as_view(), name="api-revoke"),
+]

@@ -1,0 +1,201 @@
+"""Which fleet the model computes: from a scenario alone (planning) or from what was observed.
+
+Live, the scenario only says what the hardware is. Demand, lengths and roles are the observation's;
+a link carries what `congestion` believes it does; what is not measured falls back to the scenario
+with a warning, because not seen is not gone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping
+
+from routing.core.kvcache import bytes_per_s
+from routing.core.lengths import Lengths
+from routing.core.scenario import Cluster, Link, Scenario
+from routing.core.throughput import (
+    ALWAYS_LOCAL_T,
+    ALWAYS_REMOTE_T,
+    FleetModel,
+    Method,
+    Remote,
+    Setting,
+    Site,
+)
+from routing.core.types import ClusterPlan, Observation, PdObservation
+
+_SHARING_LENGTH_TOKENS = 32_768.0
+"""The prompt by which remote traffic is shared between PrfaaS clusters: a long one."""
+
+
+def links_into(scenario: Scenario, cluster: str, usable: Collection[str]) -> list[Link]:
+    """The links of `usable` ids that bring KV to a PD cluster from a PrfaaS cluster in service."""
+    return [
+        link
+        for link in scenario.links
+        if link.target == cluster and link.id in usable and not _cluster(scenario, link).drained
+    ]
+
+
+def _cluster(scenario: Scenario, link: Link) -> Cluster:
+    source = scenario.cluster(link.source)
+    assert source is not None, "a parsed scenario has no link without a source"
+    return source
+
+
+def weights(scenario: Scenario, links: list[Link]) -> dict[str, float]:
+    """How remote traffic is shared: by what each PrfaaS cluster and its link can take, sum 1."""
+    size = float(scenario.model.kv_bytes(_SHARING_LENGTH_TOKENS))
+    rates = {}
+    for link in links:
+        source = _cluster(scenario, link)
+        seconds = float(scenario.profiles[source.profile].prefill.prefill_s(_SHARING_LENGTH_TOKENS))
+        rates[link.source] = min(source.instances / seconds, bytes_per_s(link.usable_gbps) / size)
+    total = sum(rates.values())
+    if total <= 0:
+        return {name: 1.0 / len(rates) for name in rates}
+    return {name: rate / total for name, rate in rates.items()}
+
+
+def site(
+    scenario: Scenario,
+    cluster: Cluster,
+    links: list[Link],
+    *,
+    demand_rps: float,
+    lengths: Lengths,
+    output_tokens: float,
+) -> Site:
+    """One PD cluster with traffic, sending to the PrfaaS clusters at the far end of `links`."""
+    shares = weights(scenario, links)
+    return Site(
+        name=cluster.name,
+        demand_rps=demand_rps,
+        lengths=lengths,
+        output_tokens=output_tokens,
+        profile=scenario.profiles[cluster.profile],
+        remotes=tuple(
+            Remote(
+                name=link.source,
+                link=link.id,
+                profile=scenario.profiles[_cluster(scenario, link).profile].prefill,
+                weight=shares[link.source],
+            )
+            for link in links
+        ),
+    )
+
+
+def of_scenario(scenario: Scenario, method: Method) -> FleetModel:
+    """The fleet at the traffic its scenario is meant to carry."""
+    usable = {link.id for link in scenario.links if link.usable_gbps > 0}
+    sites = []
+    for workload in scenario.workloads:
+        cluster = scenario.cluster(workload.cluster)
+        if cluster is not None and not cluster.drained:
+            into = links_into(scenario, cluster.name, usable)
+            sites.append(
+                site(
+                    scenario,
+                    cluster,
+                    into,
+                    demand_rps=workload.rate_rps,
+                    lengths=workload.lengths,
+                    output_tokens=workload.output_tokens,
+                )
+            )
+    used = {remote.link for s in sites for remote in s.remotes}
+    return FleetModel(
+        kv=scenario.model,
+        sites=tuple(sites),
+        prefill={
+            c.name: float(c.instances)
+            for c in scenario.clusters
+            if any(remote.name == c.name for s in sites for remote in s.remotes)
+        },
+        link_gbps={link.id: link.usable_gbps for link in scenario.links if link.id in used},
+        method=method,
+    )
+
+
+def of_observation(
+    scenario: Scenario,
+    observation: Observation,
+    *,
+    lengths: Mapping[str, Lengths],
+    capacity_gbps: Mapping[str, float],
+) -> FleetModel:
+    """The fleet as observed: one site per key of `lengths`, links by their believed capacity."""
+    sites = []
+    for cluster in scenario.clusters:
+        if cluster.name in lengths:
+            seen = observation.pd[cluster.name]
+            assert seen.demand_rps is not None, "a site without demand is not in the model"
+            into = links_into(scenario, cluster.name, capacity_gbps.keys())
+            sites.append(
+                site(
+                    scenario,
+                    cluster,
+                    into,
+                    demand_rps=seen.demand_rps,
+                    lengths=lengths[cluster.name],
+                    output_tokens=_output_tokens(scenario, cluster.name, seen),
+                )
+            )
+    remotes = [remote for s in sites for remote in s.remotes]
+    return FleetModel(
+        kv=scenario.model,
+        sites=tuple(sites),
+        prefill={r.name: _prefill_instances(scenario, observation, r.name) for r in remotes},
+        link_gbps={remote.link: capacity_gbps[remote.link] for remote in remotes},
+    )
+
+
+def _output_tokens(scenario: Scenario, cluster: str, seen: PdObservation) -> float:
+    measured = seen.output_tokens_mean
+    if measured is not None and 0 < measured < math.inf:
+        return measured
+    workload = scenario.workload(cluster)
+    assert workload is not None, "a parsed scenario has one workload per PD cluster"
+    return workload.output_tokens
+
+
+def _prefill_instances(scenario: Scenario, observation: Observation, name: str) -> float:
+    seen = observation.prefill.get(name)
+    if seen is not None and seen.n_prefill > 0:
+        return float(seen.n_prefill)
+    return float(next(c.instances for c in scenario.clusters if c.name == name))
+
+
+def assumptions(scenario: Scenario, observation: Observation) -> tuple[str, ...]:
+    """What the model takes from the scenario or the plan because nobody measured it."""
+    said = []
+    for cluster in scenario.clusters:
+        if cluster.kind == "pd":
+            seen = observation.pd.get(cluster.name)
+            if seen is not None and (seen.n_prefill <= 0 or seen.n_decode <= 0):
+                said.append(f"{cluster.name}: roles are the plan's, those of one role are silent")
+            if seen is not None and seen.gates_silent:
+                names = ", ".join(seen.gates_silent)
+                said.append(f"{cluster.name}: demand holds the last value of silent gates {names}")
+        else:
+            remote = observation.prefill.get(cluster.name)
+            if remote is None or remote.n_prefill <= 0:
+                said.append(
+                    f"{cluster.name}: counting the scenario's {cluster.instances} instances, "
+                    "none reports"
+                )
+    return tuple(said)
+
+
+def setting(plan: ClusterPlan, seen: PdObservation) -> Setting:
+    """What a cluster runs, with the roles that were observed where both are."""
+    observed = seen.n_prefill > 0 and seen.n_decode > 0
+    threshold = {"always_local": ALWAYS_LOCAL_T, "always_remote": ALWAYS_REMOTE_T}.get(
+        plan.mode, float(plan.threshold_tokens or 0)
+    )
+    return Setting(
+        threshold=threshold,
+        n_prefill=seen.n_prefill if observed else plan.n_prefill,
+        n_decode=seen.n_decode if observed else plan.n_decode,
+    )

@@ -1,0 +1,94 @@
+"""Changes that need no gain: a person's hold, a link that is down or back, bounds of the policy."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from routing.core import fleetmodel, words
+from routing.core.situation import Situation
+from routing.core.steps import changed_to, into_bounds, t_of
+from routing.core.types import Clamp, ClusterPlan, Verdict
+
+
+def forced(s: Situation) -> Verdict | None:
+    """Holds, links that are down or back, and bounds: adopted at once, without gain or dwell."""
+    changed: dict[str, ClusterPlan] = {}
+    said: list[tuple[str, str]] = []
+    clamps: list[Clamp] = []
+    before_down = dict(s.memory.before_down)
+    for name, running in s.clusters.items():
+        for rule in (_pinned, _links_changed, _bounded):
+            found = rule(s, name, running, clamps)
+            if found is not None and found[0] != running:
+                changed[name] = found[0]
+                said.append((found[1], found[2]))
+                if found[1] == "LinkDown" and found[0].mode == "always_local":
+                    before_down[name] = round(t_of(running, s.params))
+                elif found[1] in ("LinkBack", "Held"):
+                    before_down.pop(name, None)
+            if found is not None:
+                break
+    if not changed:
+        return None
+    reason = said[0][0]
+    message = " ".join(sentence for _, sentence in said)
+    wait = s.too_soon()
+    # A person may always act, only not faster than gates take plans.
+    if wait is not None and not (reason == "Held" and "hour" in wait[0]):
+        return s.hold("RateLimited", f"{message} Waiting: {wait[0]}.", next_at_s=wait[1])
+    return s.adopt(changed, reason, message, clamps=tuple(clamps), before_down=before_down)
+
+
+Forced = tuple[ClusterPlan, str, str]
+
+
+def _pinned(s: Situation, name: str, running: ClusterPlan, clamps: list[Clamp]) -> Forced | None:
+    pin = s.pins.get(name)
+    if pin is None:
+        return None
+    threshold = pin.threshold_tokens
+    if pin.mode == "threshold":
+        # A hold without a threshold pins the one that runs.
+        wanted = t_of(running, s.params) if threshold is None else threshold
+        threshold = into_bounds(s.params, wanted, clamps)
+    wanted_plan = changed_to(running, pin.mode, threshold if pin.mode == "threshold" else None)
+    return wanted_plan, "Held", words.held(name, wanted_plan, pin)
+
+
+def _links_changed(
+    s: Situation, name: str, running: ClusterPlan, clamps: list[Clamp]
+) -> Forced | None:
+    every, up = s.links_into(name), s.links_up(name)
+    down = [link for link in every if link not in up]
+    if not every or (not up and running.mode == "always_local"):
+        return None
+    if not up:
+        plan = changed_to(running, "always_local", None)
+        return plan, "LinkDown", words.link_down(name, [link.id for link in down], plan)
+    names = {link.source for link in up}
+    used = {source for source, weight in running.remote.items() if weight > 0}
+    weights = fleetmodel.weights(s.scenario, up)
+    if running.mode == "always_local":
+        if name not in s.memory.before_down:
+            return None
+        threshold = into_bounds(s.params, s.memory.before_down[name], clamps)
+        plan = changed_to(running, "threshold", threshold, remote=weights)
+        return plan, "LinkBack", words.link_back(name, [link.id for link in up], plan)
+    if used - names:
+        plan = dataclasses.replace(running, remote=weights)
+        return plan, "LinkDown", words.link_down(name, [link.id for link in down], plan)
+    if used and names - used:
+        plan = dataclasses.replace(running, remote=weights)
+        back = [link.id for link in up if link.source not in used]
+        return plan, "LinkBack", words.link_back(name, back, plan)
+    return None
+
+
+def _bounded(s: Situation, name: str, running: ClusterPlan, clamps: list[Clamp]) -> Forced | None:
+    if running.mode != "threshold" or running.threshold_tokens is None:
+        return None
+    threshold = into_bounds(s.params, running.threshold_tokens, clamps)
+    plan = running
+    if threshold != running.threshold_tokens:
+        plan = changed_to(running, "threshold", threshold)
+    return plan, "OutOfBounds", words.bounded(name, running, plan, s.params)

@@ -1,0 +1,32 @@
+"""Every reason a verdict can carry, with one sentence for people. The only list: tests compare the
+documentation and every verdict with it."""
+
+from __future__ import annotations
+
+REASONS: dict[str, str] = {
+    # adopted
+    "PrefillImbalance": "Local and remote prefill were not equally busy; t moves to balance them.",
+    "LinkLimit": "A link is the tightest stage at the present mix; t moves to suit its capacity.",
+    "Congestion": "A link is congested: t rises at once and comes down only once it is clear.",
+    "CongestionCleared": "Congestion has been over for the clear time; t comes down again.",
+    "LinkDown": "Every link a cluster depends on, or one of several, is down; it is not used.",
+    "LinkBack": "A link is up again for the clear time; the cluster uses it again.",
+    "OutOfBounds": "The running t lay outside the policy's bounds and moves inside them.",
+    "LeastRemote": "Headroom is above its target; t moves to send the least traffic remote.",
+    # adopted by a person, or waiting for one
+    "Held": "A person pinned the plan; owner and expiry are in the message.",
+    "Paused": "The policy is paused: nothing is decided until it is resumed.",
+    # issued by the scheduler without asking the core
+    "Initial": "The first plan of the fleet, as its scenario starts.",
+    "EpochRaised": "The last plan again, under an epoch that an operator raised.",
+    # held
+    "Optimal": "No threshold gains as much headroom as a change must.",
+    "WithinNoise": "A better threshold shows, but its gain is not clear of sampling noise.",
+    "GainPending": "A better threshold shows and has to last for the hold time first.",
+    "Dwell": "The last change is too recent for the next.",
+    "RateLimited": "The limit on changes an hour, or on pushes, is reached.",
+    "WarmingUp": "Fewer requests were counted than the first change needs.",
+    "NoTraffic": "No request arrives, so there is nothing to balance.",
+    "StaleTelemetry": "An input is missing or too old: the plan stays until it is measured again.",
+    "NoRemote": "The fleet has no PrfaaS cluster to send to.",
+}

@@ -1,0 +1,126 @@
+"""Towards the best thresholds, as far and as soon as the dampers allow.
+
+A gain has to reach `t_min_gain_ratio`, be clear of sampling noise, last `t_gain_hold_s`, come
+`t_dwell_s` after the last change, and moves t by `t_max_step_factor` at most. A congested link that
+the model finds overloaded waives hold and dwell for a rise, and forbids every fall until clear.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from routing.core import fleetmodel, hysteresis, words
+from routing.core.situation import Situation
+from routing.core.steps import changed_to, into_bounds, t_of
+from routing.core.threshold import Proposal, propose
+from routing.core.types import Clamp, ClusterPlan, Prediction, Verdict
+
+
+def tuned(s: Situation) -> Verdict:
+    """Towards the best thresholds, as far and as soon as the dampers allow."""
+    model = s.model
+    if model is None or s.current is None:
+        return s.hold("StaleTelemetry", "Lengths and demand do not fit together: the plan stays.")
+    aim = propose(s, model)
+    verdict = _damped(s, aim, s.current)
+    return dataclasses.replace(verdict, best=aim.prediction, best_plan=aim.plans)
+
+
+def _damped(s: Situation, aim: Proposal, current: Prediction) -> Verdict:
+    if aim.gain_ratio < s.params.t_min_gain_ratio:
+        return s.hold("Optimal", words.optimal(s.clusters, s.params))
+    if not aim.significant:
+        return s.hold("WithinNoise", words.within_noise(s.clusters))
+    since_s = s.now_s if s.memory.gain_since_s is None else s.memory.gain_since_s
+    changed, clamps, waiting = _step(s, aim)
+    if not changed and not waiting:
+        return s.hold("Optimal", words.optimal(s.clusters, s.params))
+    if not changed:
+        at_s = max(s.links[link].clear_at_s(s.params, s.now_s) for link in waiting)
+        text = words.not_lowered(waiting, s.links, s.params)
+        return s.hold("Congestion", text, next_at_s=at_s, gain_since_s=since_s)
+    urgent = _urgent(s, changed, current)
+    waits = [] if urgent else _waits(s, since_s)
+    if (soon := s.too_soon()) is not None:
+        waits.append(("RateLimited", soon[0], soon[1]))
+    if waits:
+        reason, why, at_s = max(waits, key=lambda wait: wait[2])
+        text = words.pending(s.clusters, aim.plans, aim.gain_ratio, why)
+        return s.hold(reason, text, next_at_s=at_s, gain_since_s=since_s, clamps=clamps)
+    reason = _reason(s, changed, aim, current, urgent=urgent)
+    text = words.adopted(s.clusters, changed, aim, current, s.predict({**s.clusters, **changed}))
+    return s.adopt(changed, reason, text, clamps=clamps)
+
+
+def _step(
+    s: Situation, aim: Proposal
+) -> tuple[dict[str, ClusterPlan], tuple[Clamp, ...], list[str]]:
+    """What may change now: one step per cluster, and no step down while a link is congested.
+
+    Returns the changes, the clamps on them and the congested links that hold others back.
+    """
+    changed: dict[str, ClusterPlan] = {}
+    clamps: list[Clamp] = []
+    waiting: list[str] = []
+    for name, plan in aim.plans.items():
+        running = s.clusters[name]
+        current, wanted = t_of(running, s.params), t_of(plan, s.params)
+        congested = [link.id for link in s.links_up(name) if s.links[link.id].congested]
+        if wanted < current and congested:
+            waiting += congested
+            continue
+        stepped = hysteresis.step_limited(current, wanted, s.params.t_max_step_factor)
+        if stepped != round(wanted):
+            clamps.append(Clamp("t_max_step_factor", wanted, float(stepped)))
+        allowed = into_bounds(s.params, stepped, clamps)
+        weights = fleetmodel.weights(s.scenario, s.links_up(name))
+        after = changed_to(running, "threshold", allowed, remote=weights)
+        if after != running:
+            changed[name] = after
+    return changed, tuple(clamps), waiting
+
+
+def _urgent(s: Situation, changed: dict[str, ClusterPlan], current: Prediction) -> bool:
+    """A rise that relieves a congested link which the model, too, finds overloaded."""
+    for name, plan in changed.items():
+        rises = t_of(plan, s.params) > t_of(s.clusters[name], s.params)
+        for link in s.links_up(name) if rises else ():
+            used = current.link_utilisation_ratio.get(link.id)
+            tight = current.bottleneck == f"link:{link.id}"
+            if tight and s.links[link.id].congested and used is not None:
+                return used >= s.params.congestion_utilisation_ratio
+    return False
+
+
+def _waits(s: Situation, since_s: float) -> list[tuple[str, str, float]]:
+    """Dampers that are not over yet: reason, why, until when."""
+    params, now_s = s.params, s.now_s
+    held_s = hysteresis.wait_until(since_s, params.t_gain_hold_s, now_s)
+    dwell_s = hysteresis.wait_until(s.memory.last_change_s, params.t_dwell_s, now_s)
+    waits = [
+        ("GainPending", f"a gain has to last {params.t_gain_hold_s:g} s", held_s),
+        ("Dwell", f"changes are at least {params.t_dwell_s:g} s apart", dwell_s),
+    ]
+    return [wait for wait in waits if wait[2] > now_s]
+
+
+def _reason(
+    s: Situation,
+    changed: dict[str, ClusterPlan],
+    aim: Proposal,
+    current: Prediction,
+    *,
+    urgent: bool,
+) -> str:
+    if urgent:
+        return "Congestion"
+    if aim.saves_remote:
+        return "LeastRemote"
+    lowered = [
+        n for n, p in changed.items() if (p.threshold_tokens or 0) < t_of(s.clusters[n], s.params)
+    ]
+    cleared = [s.links[link.id].memory.cleared_at_s for n in lowered for link in s.links_up(n)]
+    last = s.memory.last_change_s
+    if any(at is not None and (last is None or at > last) for at in cleared):
+        return "CongestionCleared"
+    return "LinkLimit" if current.bottleneck.startswith("link:") else "PrefillImbalance"

@@ -1,0 +1,120 @@
+"""The one sentence of each verdict. Steady: it changes when the facts do, not with every tick."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+
+from routing.core.congestion import LinkView
+from routing.core.threshold import Proposal
+from routing.core.types import ClusterPlan, HeldPlan, Params, Prediction
+
+_STAGES = {
+    "local_prefill": "local prefill of",
+    "remote_prefill": "remote prefill of",
+    "decode": "decode of",
+    "link": "the link",
+}
+
+
+def running(plan: ClusterPlan) -> str:
+    """`t = 19,400`, `always local`, `always remote`."""
+    if plan.mode == "threshold" and plan.threshold_tokens is not None:
+        return f"t = {plan.threshold_tokens:,}"
+    return plan.mode.replace("_", " ")
+
+
+def stage(name: str) -> str:
+    kind, _, where = name.partition(":")
+    return f"{_STAGES.get(kind, kind)} {where}"
+
+
+def _each(plans: Mapping[str, ClusterPlan]) -> str:
+    return ", ".join(f"{name} {running(plan)}" for name, plan in plans.items())
+
+
+def _moves(before: Mapping[str, ClusterPlan], after: Mapping[str, ClusterPlan]) -> str:
+    moved = [
+        f"{n} {running(before[n])} -> {running(p)}" for n, p in after.items() if p != before[n]
+    ]
+    return ", ".join(moved)
+
+
+def held(name: str, plan: ClusterPlan, pin: HeldPlan) -> str:
+    return f"{name} runs {running(plan)}: {_pin(pin)}."
+
+
+def still_held(name: str, pin: HeldPlan) -> str:
+    return f"{name} stays as it is: {_pin(pin)}."
+
+
+def _pin(pin: HeldPlan) -> str:
+    # numpy knows UTC, so the core needs no clock module to print a time it was given.
+    until = str(np.datetime64(int(pin.expires_at_s), "s")).replace("T", " ")
+    return f"held by {pin.owner} until {until} UTC, {pin.reason or 'no reason given'}"
+
+
+def link_down(name: str, links: Iterable[str], plan: ClusterPlan) -> str:
+    rest = "prefills everything locally"
+    if plan.mode != "always_local":
+        rest = f"sends to {', '.join(sorted(plan.remote))} only"
+    return f"Link {', '.join(links)} is down: {name} {rest}."
+
+
+def still_down(links: Iterable[LinkView], params: Params) -> str:
+    names = ", ".join(view.id for view in links)
+    wait = f"{params.congestion_clear_s:g} s"
+    return f"Link {names} is down, or up for less than {wait}: everything stays local."
+
+
+def link_back(name: str, links: Iterable[str], plan: ClusterPlan) -> str:
+    return f"Link {', '.join(links)} is up again: {name} returns to {running(plan)}."
+
+
+def bounded(name: str, before: ClusterPlan, after: ClusterPlan, params: Params) -> str:
+    return (
+        f"{name} {running(before)} -> {running(after)}: the policy allows "
+        f"{params.t_min_tokens:,} to {params.t_max_tokens:,} tokens."
+    )
+
+
+def warming_up(name: str, counted: int, needed: int) -> str:
+    return f"{name}: warming up {counted} of {needed} requests before the first change."
+
+
+def optimal(plans: Mapping[str, ClusterPlan], params: Params) -> str:
+    return f"{_each(plans)} stays: no threshold gains {params.t_min_gain_ratio:.0%}."
+
+
+def within_noise(plans: Mapping[str, ClusterPlan]) -> str:
+    return f"{_each(plans)} stays: the gain in sight is not clear of sampling noise."
+
+
+def not_lowered(links: Iterable[str], views: Mapping[str, LinkView], params: Params) -> str:
+    names = ", ".join(dict.fromkeys(links))
+    return f"t stays: link {names} was congested within the last {params.congestion_clear_s:g} s."
+
+
+def pending(
+    before: Mapping[str, ClusterPlan],
+    aimed: Mapping[str, ClusterPlan],
+    gain_ratio: float,
+    why: str,
+) -> str:
+    return f"{_moves(before, aimed)} would gain {gain_ratio:.0%}; {why}."
+
+
+def adopted(
+    before: Mapping[str, ClusterPlan],
+    after: Mapping[str, ClusterPlan],
+    aim: Proposal,
+    current: Prediction,
+    expected: Prediction | None,
+) -> str:
+    capacity = "" if expected is None else f" -> {expected.lambda_max_rps:.2f}"
+    best = "" if after == aim.plans else f" on the way to {_each(aim.plans)}"
+    return (
+        f"{_moves(before, after)}{best}: {stage(current.bottleneck)} limits; capacity "
+        f"{current.lambda_max_rps:.2f}{capacity} requests/s, {aim.gain_ratio:+.0%} at the best t."
+    )

@@ -1,0 +1,89 @@
+"""Reading a fleet: its scenario, what people want of it, the plan it is asked to run."""
+
+from __future__ import annotations
+
+import datetime
+import functools
+import json
+import tomllib
+from pathlib import Path
+
+from routing import commands, knobs
+from routing.core.scenario import Scenario, parse_scenario
+from routing.core.types import HeldPlan, Memory, Params, Plan, from_jsonable
+from routing.models import Decision, Fleet, Hold, Policy, Tick
+
+
+def apply_file(
+    path: Path, *, mode: str | None, actor: str, via: str, now: datetime.datetime
+) -> Fleet:
+    """Make or update the fleet a scenario file describes. Raises commands.Refused."""
+    try:
+        document = tomllib.loads(path.read_text())
+    except (OSError, UnicodeDecodeError) as exc:
+        raise commands.Refused(str(path), None, f"cannot be read: {exc}") from None
+    except tomllib.TOMLDecodeError as exc:
+        raise commands.Refused(str(path), None, f"is not TOML: {exc}") from None
+    return commands.create_fleet(
+        scenario=document,
+        mode=mode,
+        actor=actor,
+        via=via,
+        reason=f"applied {path.name}",
+        now=now,
+    )
+
+
+def scenario_of(fleet: Fleet) -> Scenario:
+    """The parsed scenario. Raises ScenarioError if an upgrade no longer accepts what is stored."""
+    return _parsed(json.dumps(fleet.scenario))
+
+
+@functools.lru_cache(maxsize=64)
+def _parsed(document: str) -> Scenario:
+    # Building interpolated profiles costs more than comparing a few kilobytes of text.
+    return parse_scenario(json.loads(document))
+
+
+def params_of(policy: Policy, holds: list[Hold]) -> Params:
+    """Policy and holds as the core reads them. Raises KnobError on a knob that cannot be meant."""
+    held = tuple(
+        HeldPlan(
+            cluster=hold.cluster or None,
+            mode=hold.mode,
+            threshold_tokens=hold.threshold_tokens,
+            owner=hold.owner,
+            reason=hold.reason,
+            expires_at_s=hold.expires_at.timestamp(),
+        )
+        for hold in holds
+    )
+    return Params(mode=policy.mode, holds=held, **knobs.checked(policy.knobs))
+
+
+def newest_adopted(fleet: Fleet) -> Decision | None:
+    """The plan in force: the newest adopted decision of the fleet's epoch."""
+    adopted = Decision.objects.filter(fleet=fleet, epoch=fleet.epoch, version__isnull=False)
+    return adopted.order_by("-version").first()
+
+
+def newest_of_any_epoch(fleet: Fleet) -> Decision | None:
+    """The newest adopted decision there ever was."""
+    adopted = Decision.objects.filter(fleet=fleet, version__isnull=False)
+    return adopted.order_by("-epoch", "-version").first()
+
+
+def newest_tick(fleet: Fleet) -> Tick | None:
+    return Tick.objects.filter(fleet=fleet).order_by("-at").first()
+
+
+def plan_of(decision: Decision) -> Plan:
+    return from_jsonable(Plan, decision.plan)
+
+
+def memory_after(tick: Tick | None) -> Memory:
+    """What the dampers remember. Nothing before the first tick, or from another release."""
+    try:
+        return from_jsonable(Memory, tick.verdict["memory"]) if tick else Memory()
+    except (KeyError, TypeError):
+        return Memory()

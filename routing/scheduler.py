@@ -1,0 +1,270 @@
+"""One pass of the loop: observe, decide, remember, announce. The only writer of Tick and Decision.
+
+`run_tick` is safe to call twice, late, or from two workers at once: passes of one fleet follow each
+other on its row's lock, and (fleet, seq) with seq = floor(now / interval) lets one of them write.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import math
+import time
+from functools import partial
+from typing import Any
+
+from django.db import transaction
+
+from routing import announce, commands, delivery, fleets
+from routing.core.decide import decide
+from routing.core.scenario import Scenario
+from routing.core.types import ClusterPlan, Observation, Plan, Verdict, to_jsonable
+from routing.models import Decision, Fleet, Hold, Policy, Tick
+from routing.observe import observe
+
+SAME_ADVICE_RATIO = 0.05
+"""Advised thresholds this close are one piece of advice, recorded once."""
+
+
+def run_tick(fleet_name: str, *, now: datetime.datetime, tick_s: float) -> Tick | None:
+    """The tick of the interval that holds `now`, or None if somebody else has written it."""
+    started_s = time.perf_counter()
+    seq = math.floor(now.timestamp() / tick_s)
+    with transaction.atomic():
+        # NO KEY: acks insert rows that refer to the fleet, and must not wait for a tick.
+        fleet = Fleet.objects.select_for_update(no_key=True).get(pk=fleet_name)
+        if Tick.objects.filter(fleet=fleet, seq=seq).exists():
+            return None
+        commands.expire_holds(fleet=fleet, now=now)
+        policy = Policy.objects.get(fleet=fleet)
+        scenario = fleets.scenario_of(fleet)
+        observation = observe(fleet.pk, scenario, at_s=now.timestamp())
+        running = fleets.newest_adopted(fleet)
+        verdict = _verdict(fleet, policy, scenario, observation, running, now)
+        tick = Tick.objects.create(
+            fleet=fleet,
+            seq=seq,
+            at=now,
+            observed=to_jsonable(observation),
+            verdict=to_jsonable(verdict),
+            mode=policy.mode,
+            action=verdict.action,
+            reason=verdict.reason,
+            duration_ms=1000.0 * (time.perf_counter() - started_s),
+        )
+        decision = _record(fleet, policy, tick, verdict, running, now)
+        in_force = decision if decision is not None and decision.version is not None else running
+        for message in _messages(fleet, tick, observation, verdict, decision, in_force):
+            transaction.on_commit(partial(announce.publish, message))
+    return tick
+
+
+def prune_ticks(before: datetime.datetime) -> int:
+    """Delete ticks older than `before` that carry no decision; how many."""
+    deleted, _ = Tick.objects.filter(at__lt=before, decision=None).delete()
+    return deleted
+
+
+def _verdict(
+    fleet: Fleet,
+    policy: Policy,
+    scenario: Scenario,
+    observation: Observation,
+    running: Decision | None,
+    now: datetime.datetime,
+) -> Verdict:
+    memory = fleets.memory_after(fleets.newest_tick(fleet))
+    holds = commands.open_holds(fleet, now)
+    earlier = running or fleets.newest_of_any_epoch(fleet)
+    if running is None and policy.mode == "active":
+        first = _first_plan(fleet, scenario, observation, earlier, holds)
+        if first is not None:
+            reason, message, plan = first
+            return Verdict(
+                action="adopt",
+                reason=reason,
+                message=message,
+                plan=plan,
+                memory=dataclasses.replace(memory, last_change_s=now.timestamp()),
+            )
+    plan = fleets.plan_of(earlier) if earlier else _always_local(fleet, scenario, observation)
+    return decide(observation, plan, memory, fleets.params_of(policy, holds), scenario)
+
+
+def _first_plan(
+    fleet: Fleet,
+    scenario: Scenario,
+    observation: Observation,
+    earlier: Decision | None,
+    holds: list[Hold],
+) -> tuple[str, str, Plan] | None:
+    """The first plan of an epoch: what ran in the last one, else what the scenario starts with.
+
+    None where neither says anything, or a person already holds the plan: then `decide` speaks.
+    """
+    if earlier is not None:
+        plan = dataclasses.replace(fleets.plan_of(earlier), epoch=fleet.epoch, version=1)
+        sentence = f"Plan {earlier.epoch}.{earlier.version} is issued again under a raised epoch."
+        return "EpochRaised", sentence, plan
+    if holds or not any(c.start for c in scenario.clusters if c.kind == "pd"):
+        return None
+    base = _always_local(fleet, scenario, observation)
+    clusters = dict(base.clusters)
+    for cluster in scenario.clusters:
+        if cluster.kind == "pd" and cluster.start is not None:
+            threshold = cluster.start.threshold_tokens
+            clusters[cluster.name] = dataclasses.replace(
+                clusters[cluster.name],
+                mode="always_local" if threshold is None else "threshold",
+                threshold_tokens=threshold,
+            )
+    plan = dataclasses.replace(base, version=1, clusters=clusters)
+    return "Initial", "The first plan is the one the fleet's scenario starts with.", plan
+
+
+def _always_local(fleet: Fleet, scenario: Scenario, observation: Observation) -> Plan:
+    """What gates run that never had a plan: version 0, everything local, roles as they are."""
+    clusters = {}
+    for cluster in scenario.clusters:
+        if cluster.kind != "pd":
+            continue
+        seen = observation.pd[cluster.name]
+        n_prefill, n_decode = seen.n_prefill, seen.n_decode
+        if cluster.start is not None:
+            n_prefill = cluster.start.n_prefill
+            n_decode = cluster.instances - n_prefill
+        sources = [link.source for link in scenario.links if link.target == cluster.name]
+        clusters[cluster.name] = ClusterPlan(
+            mode="always_local",
+            threshold_tokens=None,
+            n_prefill=n_prefill,
+            n_decode=n_decode,
+            remote={source: 1.0 / len(sources) for source in sources},
+        )
+    return Plan(fleet=fleet.pk, epoch=fleet.epoch, version=0, clusters=clusters)
+
+
+def _record(
+    fleet: Fleet,
+    policy: Policy,
+    tick: Tick,
+    verdict: Verdict,
+    running: Decision | None,
+    now: datetime.datetime,
+) -> Decision | None:
+    """The Decision of an adopting verdict: pushed when active, advice when advisory, else none."""
+    if verdict.action != "adopt" or policy.mode == "paused":
+        return None
+    values: dict[str, Any] = {
+        "fleet": fleet,
+        "epoch": fleet.epoch,
+        "tick": tick,
+        "previous": running.plan if running else None,
+        "reason": verdict.reason,
+        "message": verdict.message[:500],
+        "created_at": now,
+    }
+    if policy.mode == "advisory":
+        if _said_before(fleet, verdict.plan):
+            return None
+        plan = to_jsonable(verdict.plan)
+        return Decision.objects.create(**values, kind="advised", version=None, plan=plan)
+    version = (running.version if running else 0) + 1
+    plan = dataclasses.replace(verdict.plan, epoch=fleet.epoch, version=version)
+    decision = Decision.objects.create(
+        **values, kind="adopted", version=version, plan=to_jsonable(plan)
+    )
+    delivery.open_deliveries(decision, now)
+    return decision
+
+
+def _said_before(fleet: Fleet, plan: Plan) -> bool:
+    """Is this the advice that the newest decision already gives?"""
+    newest = Decision.objects.filter(fleet=fleet).order_by("-created_at", "-id").first()
+    if newest is None or newest.kind != "advised" or newest.epoch != fleet.epoch:
+        return False
+    said = fleets.plan_of(newest).clusters
+    return said.keys() == plan.clusters.keys() and all(
+        _same_advice(said[name], cluster) for name, cluster in plan.clusters.items()
+    )
+
+
+def _same_advice(said: ClusterPlan, new: ClusterPlan) -> bool:
+    if (said.mode, said.n_prefill, said.n_decode) != (new.mode, new.n_prefill, new.n_decode):
+        return False
+    was, now = said.threshold_tokens, new.threshold_tokens
+    if was is None or now is None:
+        return was == now
+    return abs(now - was) <= SAME_ADVICE_RATIO * was
+
+
+def _messages(
+    fleet: Fleet,
+    tick: Tick,
+    observation: Observation,
+    verdict: Verdict,
+    decision: Decision | None,
+    in_force: Decision | None,
+) -> list[dict[str, Any]]:
+    messages = [tick_message(tick, in_force)]
+    if decision is None:
+        return messages
+    messages.append(
+        {
+            "type": "decision",
+            "fleet": fleet.pk,
+            "id": decision.pk,
+            "epoch": decision.epoch,
+            "version": decision.version,
+            "kind": decision.kind,
+            "reason": decision.reason,
+            "message": decision.message,
+            "at_s": decision.created_at.timestamp(),
+        }
+    )
+    if decision.version is not None:
+        plan = delivery.document(decision)
+        messages.append({"type": "plan", "fleet": fleet.pk, "plan": plan})
+    return messages
+
+
+def tick_message(tick: Tick, in_force: Decision | None) -> dict[str, Any]:
+    """One tick as the live socket and the API summarise it."""
+    verdict, pd = tick.verdict, tick.observed["pd"]
+    rates = [cluster["demand_rps"] for cluster in pd.values() if cluster["demand_rps"] is not None]
+    return {
+        "type": "tick",
+        "fleet": tick.fleet_id,
+        "seq": tick.seq,
+        "at_s": tick.at.timestamp(),
+        "mode": tick.mode,
+        "action": tick.action,
+        "reason": tick.reason,
+        "message": verdict["message"],
+        "plan": None
+        if in_force is None
+        else {
+            "epoch": in_force.epoch,
+            "version": in_force.version,
+            "clusters": in_force.plan["clusters"],
+        },
+        "observed": {
+            "demand_rps": sum(rates) if rates else None,
+            "clusters": {name: _observed_summary(cluster) for name, cluster in pd.items()},
+        },
+        "current": verdict["current"],
+        "next_action_at_s": verdict["next_action_at_s"],
+    }
+
+
+def _observed_summary(cluster: dict[str, Any]) -> dict[str, Any]:
+    lengths = cluster["lengths"]
+    return {
+        "demand_rps": cluster["demand_rps"],
+        "demand_state": cluster["demand_state"],
+        "remote_share": cluster["remote_share"],
+        "gates_silent": cluster["gates_silent"],
+        "age_s": cluster["age_s"],
+        "n_seen": lengths and lengths["n_seen"],
+        "n_effective": lengths and lengths["n_effective"],
+    }

@@ -1,0 +1,325 @@
+"""The API's documents, in and out. Bodies refuse fields they do not know."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from drf_spectacular.utils import extend_schema_field
+from rest_framework import serializers
+
+from routing import commands, knobs
+from routing.models import Action, Decision, Fleet, Hold, Policy, Tick
+from routing.series import changes
+from telemetry.models import ApiToken
+from telemetry.tokens import SCOPES
+
+SIGNAL_STATES = ("value", "idle", "missing", "failed")
+READING_STATES = ("ok", "failed", "missing")
+EMPTY_REASON = {"required": False, "allow_blank": True, "default": "", "max_length": 500}
+
+
+class Strict(serializers.Serializer):
+    """A body in which a misspelt field is an error, not a silence."""
+
+    def to_internal_value(self, data: Any) -> Any:
+        if isinstance(data, dict):
+            unknown = {k: ["is not a field of this body"] for k in data.keys() - self.fields.keys()}
+            if unknown:
+                raise serializers.ValidationError(unknown)
+        return super().to_internal_value(data)
+
+
+class HoldSerializer(serializers.ModelSerializer):
+    """A pinned plan; an empty cluster pins every PD cluster."""
+
+    class Meta:
+        model = Hold
+        fields = (
+            "id", "cluster", "mode", "threshold_tokens", "owner", "reason", "created_at",
+            "expires_at", "released_at", "released_by",
+        )  # fmt: skip
+
+
+class HoldPlaceSerializer(Strict):
+    cluster = serializers.CharField(required=False, allow_blank=True, default="")
+    mode = serializers.ChoiceField(commands.PLAN_MODES)
+    threshold_tokens = serializers.IntegerField(required=False, allow_null=True, default=None)
+    owner = serializers.CharField(required=False, help_text="Default: whoever asks.")
+    reason = serializers.CharField(max_length=500)
+    expires_at = serializers.DateTimeField()
+
+
+class ReasonSerializer(Strict):
+    reason = serializers.CharField(**EMPTY_REASON)
+
+
+class NeededReasonSerializer(Strict):
+    reason = serializers.CharField(max_length=500)
+
+
+class PolicySerializer(serializers.ModelSerializer):
+    """What people want of the loop. `version` is the ETag; `knobs` shows every knob's value."""
+
+    knobs = serializers.SerializerMethodField()
+    changed_knobs = serializers.JSONField(source="knobs", help_text="Those not at their default.")
+    holds = serializers.SerializerMethodField()
+
+    class Meta:
+        model = Policy
+        fields = (
+            "mode", "version", "knobs", "changed_knobs", "holds", "updated_at", "updated_by",
+        )  # fmt: skip
+
+    def get_knobs(self, policy: Policy) -> dict[str, Any]:
+        return knobs.effective(policy.knobs)
+
+    @extend_schema_field(HoldSerializer(many=True))
+    def get_holds(self, policy: Policy) -> Any:
+        open_now = commands.open_holds(policy.fleet, self.context["now"])
+        return HoldSerializer(open_now, many=True).data
+
+
+class PolicyPatchSerializer(Strict):
+    mode = serializers.ChoiceField(commands.MODES, required=False)
+    knobs = serializers.DictField(
+        child=serializers.JSONField(allow_null=True),
+        required=False,
+        help_text="Single knobs by name; null returns one to its default.",
+    )
+    reason = serializers.CharField(**EMPTY_REASON)
+
+
+class FleetSerializer(serializers.ModelSerializer):
+    mode = serializers.CharField(source="policy.mode")
+
+    class Meta:
+        model = Fleet
+        fields = ("name", "epoch", "mode", "created_at")
+
+
+class FleetDetailSerializer(FleetSerializer):
+    """The fleet with its scenario, the plan in force and the newest tick."""
+
+    plan = serializers.SerializerMethodField()
+    tick = serializers.SerializerMethodField()
+
+    class Meta(FleetSerializer.Meta):
+        fields = (*FleetSerializer.Meta.fields, "scenario", "plan", "tick")
+
+    def get_plan(self, fleet: Fleet) -> dict[str, Any] | None:
+        return self.context["plan"]
+
+    def get_tick(self, fleet: Fleet) -> dict[str, Any] | None:
+        return self.context["tick"]
+
+
+class ClusterPlanSerializer(serializers.Serializer):
+    """What one PD cluster runs (docs/contracts.md, section 3)."""
+
+    mode = serializers.ChoiceField(commands.PLAN_MODES)
+    threshold_tokens = serializers.IntegerField(allow_null=True)
+    band = serializers.ListField(child=serializers.IntegerField(), allow_null=True)
+    cache_mode = serializers.CharField()
+    remote = serializers.DictField(child=serializers.FloatField())
+    max_remote_in_flight = serializers.IntegerField(allow_null=True)
+    n_prefill = serializers.IntegerField()
+    n_decode = serializers.IntegerField()
+    transport = serializers.DictField(child=serializers.JSONField())
+
+
+class PlanSerializer(serializers.Serializer):
+    """The plan as routers read it."""
+
+    fleet = serializers.CharField()
+    epoch = serializers.IntegerField()
+    version = serializers.IntegerField()
+    issued_at_s = serializers.FloatField()
+    reason = serializers.CharField()
+    clusters = serializers.DictField(child=ClusterPlanSerializer())
+
+
+class TickSerializer(serializers.ModelSerializer):
+    message = serializers.CharField()
+    next_action_at_s = serializers.FloatField(allow_null=True)
+
+    class Meta:
+        model = Tick
+        fields = (
+            "seq", "at", "mode", "action", "reason", "message", "next_action_at_s", "duration_ms",
+        )  # fmt: skip
+
+
+class TickDetailSerializer(TickSerializer):
+    """One pass with everything it saw and concluded."""
+
+    class Meta(TickSerializer.Meta):
+        fields = (*TickSerializer.Meta.fields, "observed", "verdict")
+
+
+class RouterDeliverySerializer(serializers.Serializer):
+    router = serializers.CharField()
+    state = serializers.CharField()
+    error = serializers.CharField(allow_null=True)
+    sent_at = serializers.DateTimeField(allow_null=True)
+    applied_at = serializers.DateTimeField(allow_null=True)
+
+
+class DeliverySerializer(serializers.Serializer):
+    """How far a decision got: advised, unclaimed, sent, accepted, applied, failed, superseded."""
+
+    state = serializers.CharField()
+    n_applied = serializers.IntegerField()
+    n_routers = serializers.IntegerField()
+    routers = RouterDeliverySerializer(many=True)
+
+
+class DecisionSerializer(serializers.ModelSerializer):
+    changes = serializers.SerializerMethodField(help_text="cluster -> field -> [before, after]")
+    delivery = serializers.SerializerMethodField()
+
+    class Meta:
+        model = Decision
+        fields = (
+            "id", "epoch", "version", "kind", "reason", "message", "created_at", "changes",
+            "delivery",
+        )  # fmt: skip
+
+    def get_changes(self, decision: Decision) -> dict[str, dict[str, list[Any]]]:
+        return changes(decision)
+
+    @extend_schema_field(DeliverySerializer)
+    def get_delivery(self, decision: Decision) -> Any:
+        return DeliverySerializer(self.context["deliveries"][decision.pk]).data
+
+
+class DecisionDetailSerializer(DecisionSerializer):
+    """A decision with its plan, the one before it, and the tick that took it."""
+
+    tick = serializers.SerializerMethodField()
+
+    class Meta(DecisionSerializer.Meta):
+        fields = (*DecisionSerializer.Meta.fields, "plan", "previous", "tick")
+
+    @extend_schema_field(TickDetailSerializer)
+    def get_tick(self, decision: Decision) -> Any:
+        return TickDetailSerializer(self.context["tick"]).data
+
+
+class ScrapedSerializer(serializers.Serializer):
+    epoch = serializers.IntegerField(allow_null=True)
+    version = serializers.IntegerField(allow_null=True)
+    state = serializers.CharField()
+    age_s = serializers.FloatField()
+
+
+class RouterSerializer(serializers.Serializer):
+    """A router: what it acked, what its metrics say, and sentences about what is wrong."""
+
+    router = serializers.CharField()
+    cluster = serializers.CharField()
+    state = serializers.CharField()
+    error = serializers.CharField(allow_null=True)
+    epoch_running = serializers.IntegerField(allow_null=True)
+    version_running = serializers.IntegerField(allow_null=True)
+    transport = serializers.CharField(allow_null=True)
+    last_seen_at = serializers.DateTimeField(allow_null=True)
+    age_s = serializers.FloatField(allow_null=True)
+    scraped = ScrapedSerializer(allow_null=True)
+    findings = serializers.ListField(child=serializers.CharField())
+
+
+class SignalSerializer(serializers.Serializer):
+    """One signal: value, idle, missing and failed are four different facts."""
+
+    state = serializers.ChoiceField(SIGNAL_STATES)
+    value = serializers.JSONField(allow_null=True)
+
+
+class ReadingSerializer(serializers.Serializer):
+    """The newest reading of one instance or link. Ages count from when the console received it."""
+
+    id = serializers.CharField()
+    at_s = serializers.FloatField(allow_null=True)
+    received_s = serializers.FloatField(allow_null=True)
+    age_s = serializers.FloatField(allow_null=True)
+    state = serializers.ChoiceField(READING_STATES)
+    error = serializers.CharField(allow_null=True)
+    signals = serializers.DictField(child=SignalSerializer())
+
+
+class InstanceSerializer(ReadingSerializer):
+    cluster = serializers.CharField()
+    role = serializers.CharField()
+    engine = serializers.CharField()
+    engine_version = serializers.CharField()
+
+
+class LinkSerializer(ReadingSerializer):
+    configured_gbps = serializers.FloatField()
+    measured_layer = serializers.CharField(allow_null=True)
+
+
+class SeriesDecisionSerializer(serializers.Serializer):
+    id = serializers.IntegerField()
+    at_s = serializers.FloatField()
+    epoch = serializers.IntegerField()
+    version = serializers.IntegerField(allow_null=True)
+    kind = serializers.CharField()
+    reason = serializers.CharField()
+    message = serializers.CharField()
+    changes = serializers.JSONField()
+
+
+class SeriesSerializer(serializers.Serializer):
+    """Columns on one time axis (bin starts, epoch seconds); null is a gap."""
+
+    t = serializers.ListField(child=serializers.FloatField())
+    bin_s = serializers.FloatField()
+    series = serializers.DictField(
+        child=serializers.ListField(child=serializers.FloatField(allow_null=True))
+    )
+    decisions = SeriesDecisionSerializer(many=True)
+
+
+class SeriesQuerySerializer(Strict):
+    names = serializers.CharField(help_text="Comma separated, e.g. link:prfaas->pd:tx_gbps")
+    since = serializers.FloatField(required=False, help_text="Epoch seconds; default 15 min ago.")
+    until = serializers.FloatField(required=False, help_text="Epoch seconds; default now.")
+    points = serializers.IntegerField(required=False, default=300)
+
+
+class ActionSerializer(serializers.ModelSerializer):
+    class Meta:
+        model = Action
+        fields = (
+            "id", "at", "actor", "via", "verb", "fleet", "target", "before", "after", "reason",
+        )  # fmt: skip
+
+
+class TokenSerializer(serializers.ModelSerializer):
+    class Meta:
+        model = ApiToken
+        fields = (
+            "id", "name", "prefix", "scopes", "fleet", "created_by", "created_at", "expires_at",
+            "revoked_at", "last_used_at",
+        )  # fmt: skip
+
+
+class IssuedTokenSerializer(TokenSerializer):
+    """A new token. `secret` is shown this once."""
+
+    secret = serializers.SerializerMethodField()
+
+    class Meta(TokenSerializer.Meta):
+        fields = (*TokenSerializer.Meta.fields, "secret")
+
+    def get_secret(self, token: ApiToken) -> str:
+        return self.context["secret"]
+
+
+class TokenIssueSerializer(Strict):
+    name = serializers.CharField(max_length=120)
+    scopes = serializers.ListField(child=serializers.ChoiceField(SCOPES), allow_empty=False)
+    fleet = serializers.CharField(required=False, allow_blank=True, default="")
+    expires_at = serializers.DateTimeField(required=False, allow_null=True, default=None)
+    reason = serializers.CharField(**EMPTY_REASON)

@@ -1,0 +1,193 @@
+"""What a live frame says: newest wins, silence is visible, missing is never zero."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from console.context import STALE_AFTER_S
+from console.live_state import FORGET_S, FleetState, histogram_quantile
+from telemetry import store, wire
+from tests.telemetry.batches import batch, instance, link, router
+
+T0 = 1_800_000_000.0
+
+
+def state() -> FleetState:
+    return FleetState("f", link_gbps={"prfaas->pd": 100.0})
+
+
+def apply(target: FleetState, *samples: Any, received_s: float = T0) -> None:
+    target.apply_batch(batch("agent", *samples, sent_at_s=received_s), received_s=received_s)
+
+
+def test_a_fleet_takes_only_what_is_its_own() -> None:
+    live = state()
+    apply(live, instance("f/pd/d0", T0), link("prfaas->pd", T0, tx_gbps=1.0))
+    live.apply_batch(
+        batch("stranger", instance("g/pd/d0", T0), instance("ff/pd/d0", T0), link("a->b", T0)),
+        received_s=T0,
+    )
+    body = live.body(T0)
+    assert list(body["instances"]) == ["f/pd/d0"]
+    assert list(body["links"]) == ["prfaas->pd"]
+    assert list(body["agents"]) == ["agent"]
+
+
+def test_late_readings_do_not_replace_newer_ones() -> None:
+    live = state()
+    apply(live, instance("f/pd/d0", T0, signals={"requests_running": 2.0}))
+    apply(live, instance("f/pd/d0", T0 - 60, signals={"requests_running": 9.0}))
+    assert live.body(T0)["instances"]["f/pd/d0"]["running"] == 2.0
+
+
+def test_a_pool_sums_what_is_fresh_and_counts_what_is_not() -> None:
+    live = state()
+    old_s = T0 - STALE_AFTER_S - 1
+
+    def engine(name: str, at_s: float, running: float | None, **more: Any) -> None:
+        signals = {"requests_running": running, "kv_cache_usage_ratio": 0.5}
+        apply(live, instance(f"f/pd/{name}", at_s, signals=signals, **more), received_s=at_s)
+
+    engine("d0", T0, 3.0)
+    engine("d1", T0, None)
+    engine("d2", old_s, 50.0)
+    engine("d3", T0, 70.0, state="failed", error="timeout")
+    engine("p0", T0, 1.0, role="prefill")
+    pools = live.body(T0)["pools"]
+    assert pools["pd/decode"] == {
+        "n": 4, "n_fresh": 2, "running": 3.0, "waiting": None, "kv_ratio": 0.5, "at_s": T0,
+    }  # fmt: skip
+    assert pools["pd/prefill"]["running"] == 1.0
+
+
+def test_an_instance_that_changes_role_changes_pool() -> None:
+    live = state()
+    apply(live, instance("f/pd/x", T0))
+    apply(live, instance("f/pd/x", T0 + 1, role="prefill"))
+    assert list(live.body(T0 + 1)["pools"]) == ["pd/prefill"]
+
+
+@pytest.mark.parametrize(
+    ("signals", "capacity_gbps", "utilisation"),
+    [
+        ({"tx_gbps": 25.0, "capacity_gbps": 50.0}, 50.0, 0.5),
+        ({"tx_gbps": 25.0}, 100.0, 0.25),
+        ({"capacity_gbps": 50.0}, 50.0, None),
+        ({"tx_gbps": 0.0}, 100.0, 0.0),
+    ],
+    ids=["measured capacity", "configured capacity", "rate not measured", "idle is zero"],
+)
+def test_link_utilisation(
+    signals: dict[str, float], capacity_gbps: float, utilisation: float | None
+) -> None:
+    live = state()
+    apply(live, link("prfaas->pd", T0, **signals))
+    found = live.body(T0)["links"]["prfaas->pd"]
+    assert (found["capacity_gbps"], found["utilisation_ratio"]) == (capacity_gbps, utilisation)
+
+
+def gate(
+    at_s: float, local: float, remote: float, ttft: list[float] | None = None, epoch_s: float = 1.0
+) -> wire.RouterSample:
+    signals: dict[str, Any] = {"requests_total": {"local|short": local, "remote|long": remote}}
+    if ttft is not None:
+        signals["ttft_seconds"] = {
+            "local": wire.Histogram(edges=[1.0, 2.0], counts=ttft, sum=0.0),
+            "remote": wire.Histogram(edges=[1.0, 2.0], counts=ttft, sum=0.0),
+        }
+    return router("f/pd/g", at_s, epoch_s=epoch_s, signals=signals)
+
+
+def shown(live: FleetState) -> dict[str, Any]:
+    return live.body(T0)["routers"]["f/pd/g"]
+
+
+def test_remote_share_is_of_the_last_minute() -> None:
+    live = state()
+    for i in range(0, 200, 10):  # everything local at first, three of four remote later
+        remote = max(0.0, i - 100.0)
+        apply(live, gate(T0 + i, local=1000.0 + i - 0.75 * remote, remote=0.75 * remote))
+    assert shown(live)["remote_share"] == pytest.approx(0.75)
+
+
+def test_no_requests_is_no_share() -> None:
+    live = state()
+    apply(live, gate(T0, 5.0, 5.0), gate(T0 + 10, 5.0, 5.0))
+    assert shown(live)["remote_share"] is None
+
+
+@pytest.mark.parametrize(
+    "restarted",
+    [gate(T0 + 10, 1.0, 3.0), gate(T0 + 10, 60.0, 60.0, epoch_s=2.0)],
+    ids=["counter fell", "start time changed"],
+)
+def test_a_restart_begins_a_new_window(restarted: wire.RouterSample) -> None:
+    live = state()
+    apply(live, gate(T0, 50.0, 50.0), restarted)
+    assert shown(live)["remote_share"] is None
+
+
+def test_ttft_quantiles_are_of_both_sides_and_of_the_window() -> None:
+    live = state()
+    apply(live, gate(T0, 1.0, 1.0, [90.0, 0.0, 0.0]), gate(T0 + 10, 2.0, 2.0, [90.0, 10.0, 0.0]))
+    assert shown(live)["ttft_p50_s"] == pytest.approx(1.5)
+    assert shown(live)["ttft_p90_s"] == pytest.approx(1.9)
+    apply(live, gate(T0 + 80, 3.0, 3.0, [90.0, 10.0, 0.0]))
+    assert shown(live)["ttft_p50_s"] is None
+
+
+def test_a_gate_that_reports_nothing_yet_is_shown_as_such() -> None:
+    live = state()
+    apply(live, router("f/pd/g", T0))
+    found = shown(live)
+    assert found["in_flight"] == {"local": None, "remote": None}
+    assert (found["remote_share"], found["ttft_p50_s"], found["plan_version"]) == (None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("counts", "quantile", "value"),
+    [
+        ([0, 0, 0], 0.5, None),
+        ([4, 0, 0], 0.5, 0.5),
+        ([1, 1, 0], 1.0, 2.0),
+        ([0, 0, 4], 0.5, 2.0),
+        ([1, 0, 1], 0.5, 1.0),
+    ],
+)
+def test_quantiles_of_buckets(counts: list[float], quantile: float, value: float | None) -> None:
+    assert histogram_quantile((1.0, 2.0), counts, quantile) == value
+
+
+def test_the_silent_are_forgotten_after_a_while() -> None:
+    live = state()
+    apply(live, instance("f/pd/d0", T0), router("f/pd/g", T0))
+    apply(live, instance("f/pd/d1", T0 + 1), received_s=T0 + 1)
+    live.forget(T0 + FORGET_S + 0.5)
+    body = live.body(T0)
+    assert (list(body["instances"]), body["routers"]) == (["f/pd/d1"], {})
+
+
+def test_an_agents_clock_is_shown() -> None:
+    live = state()
+    live.apply_batch(batch("agent", instance("f/pd/d", T0), sent_at_s=T0 + 2.5), received_s=T0)
+    assert live.body(T0)["agents"] == {"agent": {"received_s": T0, "skew_s": 2.5}}
+
+
+def test_a_backlog_does_not_make_a_clock_look_late() -> None:
+    live = state()
+    skews = []
+    for received_s, sent_at_s in ((0, 0.5), (1, -3600.0), (2, 2.25), (40, -3590.0)):
+        sent = batch("agent", instance("f/pd/d", T0 + sent_at_s), sent_at_s=T0 + sent_at_s)
+        live.apply_batch(sent, received_s=T0 + received_s)
+        skews.append(live.body(T0)["agents"]["agent"]["skew_s"])
+    assert skews == [0.5, 0.5, 0.5, -3630.0]
+
+
+def test_a_stored_reading_and_a_published_sample_show_alike() -> None:
+    sample = instance("f/pd/d", T0, signals={"requests_waiting": 4.0})
+    stored, published = state(), state()
+    stored.apply(store.from_sample(sample, received_s=T0))
+    apply(published, sample)
+    assert stored.body(T0)["instances"] == published.body(T0)["instances"]

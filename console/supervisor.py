@@ -126,8 +126,9 @@ class Supervisor:
 
     def _pump(self, name: str, process: subprocess.Popen[str]) -> None:
         assert process.stdout is not None
-        for line in process.stdout:
-            self.say(name, line.rstrip())
+        with process.stdout as lines:
+            for line in lines:
+                self.say(name, line.rstrip())
 
     def _revive_services(self) -> None:
         if self.services is None:

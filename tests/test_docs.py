@@ -9,9 +9,9 @@ import re
 from pathlib import Path
 
 import pytest
-from routing.core.reasons import REASONS
 
 from console import env
+from routing.core.reasons import REASONS
 from routing.gate.reasons import REASONS as GATE_REASONS
 
 ROOT = Path(__file__).resolve().parent.parent

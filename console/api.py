@@ -10,9 +10,10 @@ from typing import Any
 
 from django.core.exceptions import PermissionDenied
 from django.db import OperationalError
-from django.http import Http404, HttpRequest, JsonResponse
+from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
 from django.shortcuts import get_object_or_404
 from django.utils import timezone
+from django.views.defaults import page_not_found
 from drf_spectacular.extensions import OpenApiAuthenticationExtension
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import extend_schema
@@ -81,12 +82,11 @@ class SnapshotView(APIView):
         return Response(live_source.snapshot(fleet, now_s=timezone.now().timestamp()))
 
 
-def not_found(request: HttpRequest) -> JsonResponse:
-    """Any address under /api/ that does not exist."""
-    return JsonResponse(error_body(f"there is no {request.path}", 404), status=404)
-
-
-not_found.login_required = False
+def not_found(request: HttpRequest, exception: Exception) -> HttpResponse:
+    """Django's handler404: addresses under /api/ answer in the API's shape, pages as a page."""
+    if request.path.startswith("/api/"):
+        return JsonResponse(error_body(f"there is no {request.path}", 404), status=404)
+    return page_not_found(request, exception)
 
 
 def _flat(detail: Any, path: str = "") -> list[tuple[str, list[str]]]:

@@ -172,6 +172,7 @@ def _truth(fleet: str, now: datetime) -> dict[str, Mark]:
         "loop": _loop_mark(fleet, now),
         "agents": _agents_mark(now),
         "gates": _gates_mark(fleet, now),
+        "socket": Mark(*OFF, "socket connecting"),
     }
 
 

@@ -22,7 +22,6 @@ import routing.lab
 from console.supervisor import Program
 
 SCENARIO = Path(routing.lab.__file__).parent / "prfaas_1t.toml"
-GATES = ("gw-1", "gw-2")
 
 Options = dict[str, Any]
 
@@ -74,6 +73,14 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "mode", "active", _one_of("active", "advisory", "paused"), "policy mode when first created"
     ),
+    Option("n_gates", 2, _within(1, 8, int), "gates in front of the PD cluster"),
+    Option(
+        "cache",
+        "instance",
+        _one_of("instance", "cluster"),
+        "prefix caches: bounded, one an instance; or unbounded, one a cluster",
+    ),
+    Option("prompt", "text", _one_of("text", "ids"), "prompts as words, or as token ids"),
     Option("trace", None, _trace, "Mooncake .jsonl(.gz) or Azure .csv(.gz) to replay"),
 )
 
@@ -112,7 +119,8 @@ def programs(
     folder = _folder(state)
     scenario = tomllib.loads((folder / "scenario.toml").read_text())
     fleet = scenario["fleet"]["name"]
-    ports = _kept_ports(folder, scenario)
+    gates = [f"gw-{i + 1}" for i in range(options["n_gates"])]
+    ports = _kept_ports(folder, scenario, gates)
     for name, token in tokens.items():
         path = folder / f"{name}.token"
         path.touch(mode=0o600)
@@ -127,12 +135,12 @@ def programs(
             "lab",
             "routing.lab.stack",
             "--config",
-            str(_write(folder / "stack.toml", _stack(ports))),
+            str(_write(folder / "stack.toml", _stack(ports, options))),
             ready_url=f"{_url(ports['admin'])}/engines",
         )
     ]
-    for gate in GATES:
-        config = _gate(f"{fleet}/pd/{gate}", ports, console_url, gate)
+    for gate in gates:
+        config = _gate(f"{fleet}/pd/{gate}", ports, console_url, options)
         started.append(
             python(
                 gate,
@@ -143,10 +151,10 @@ def programs(
             )
         )
     for cluster in ("prfaas", "pd"):
-        config = _agent(scenario, cluster, ports, console_url)
+        config = _agent(scenario, cluster, ports, console_url, gates)
         path = _write(folder / f"agent-{cluster}.toml", config)
         started.append(python(f"ag-{cluster}", "telemetry.agent", "--config", str(path)))
-    load = _write(folder / "load.toml", _load(options, ports))
+    load = _write(folder / "load.toml", _load(options, ports, gates))
     started.append(python("load", "routing.lab.load", "--config", str(load)))
     return started
 
@@ -159,9 +167,9 @@ def places(state: Path) -> dict[str, str]:
 
 def describe(state: Path) -> list[str]:
     """What a person may want to know of the lab."""
-    at = places(state)
+    gates = {name: url for name, url in places(state).items() if name.startswith("gw-")}
     return [
-        f"demo gates: {', '.join(f'{gate} {at[gate]}/v1' for gate in GATES)}",
+        f"demo gates: {', '.join(f'{name} {url}/v1' for name, url in gates.items())}",
         "change the link: uv run manage.py lab link 'prfaas->pd' 5.8",
     ]
 
@@ -190,9 +198,9 @@ def _instances(scenario: dict[str, Any], cluster: str) -> list[tuple[str, str]]:
     ]
 
 
-def _kept_ports(folder: Path, scenario: dict[str, Any]) -> dict[str, int]:
+def _kept_ports(folder: Path, scenario: dict[str, Any], gates: list[str]) -> dict[str, int]:
     """A free port for each listener, the same at each start so that bookmarks stay good."""
-    names = ["admin", "local", "remote", "load", *GATES]
+    names = ["admin", "local", "remote", "load", *gates]
     names += [name for c in ("prfaas", "pd") for name, _ in _instances(scenario, c)]
     path = folder / "ports.json"
     kept: dict[str, int] = json.loads(path.read_text()) if path.exists() else {}
@@ -215,10 +223,13 @@ def _kept_ports(folder: Path, scenario: dict[str, Any]) -> dict[str, int]:
     return ports
 
 
-def _stack(ports: dict[str, int]) -> dict[str, Any]:
+def _stack(ports: dict[str, int], options: Options) -> dict[str, Any]:
     engines = {name: port for name, port in ports.items() if name.count("/") == 2}
+    unbounded = {"cache_capacity_tokens": "infinite"} if options["cache"] == "cluster" else {}
     return {
         "scenario": "scenario.toml",
+        "cache_scope": options["cache"],
+        **unbounded,
         "ports": {
             "admin": ports["admin"],
             "local": {"pd": ports["local"]},
@@ -228,7 +239,9 @@ def _stack(ports: dict[str, int]) -> dict[str, Any]:
     }
 
 
-def _gate(router: str, ports: dict[str, int], console_url: str, name: str) -> dict[str, Any]:
+def _gate(router: str, ports: dict[str, int], console_url: str, options: Options) -> dict[str, Any]:
+    name = router.rpartition("/")[2]
+    unbounded = {"cache_capacity_tokens": "infinite"} if options["cache"] == "cluster" else {}
     return {
         "router": router,
         "port": ports[name],
@@ -236,14 +249,18 @@ def _gate(router: str, ports: dict[str, int], console_url: str, name: str) -> di
         "token_file": "gate.token",
         "plan_file": f"{name}.plan.json",
         "upstreams": {
-            "local": {"url": _url(ports["local"])},
-            "remote": {"prfaas": {"url": _url(ports["remote"])}},
+            "local": {"url": _url(ports["local"]), **unbounded},
+            "remote": {"prfaas": {"url": _url(ports["remote"]), **unbounded}},
         },
     }
 
 
 def _agent(
-    scenario: dict[str, Any], cluster: str, ports: dict[str, int], console_url: str
+    scenario: dict[str, Any],
+    cluster: str,
+    ports: dict[str, int],
+    console_url: str,
+    gates: list[str],
 ) -> dict[str, Any]:
     config: dict[str, Any] = {
         "agent": f"agent-{cluster}",
@@ -258,7 +275,7 @@ def _agent(
     if cluster == "pd":
         fleet = scenario["fleet"]["name"]
         config["routers"] = [
-            {"id": f"{fleet}/pd/{gate}", "url": f"{_url(ports[gate])}/metrics"} for gate in GATES
+            {"id": f"{fleet}/pd/{gate}", "url": f"{_url(ports[gate])}/metrics"} for gate in gates
         ]
     else:
         config["links"] = [
@@ -272,14 +289,14 @@ def _agent(
     return config
 
 
-def _load(options: Options, ports: dict[str, int]) -> dict[str, Any]:
+def _load(options: Options, ports: dict[str, int], gates: list[str]) -> dict[str, Any]:
     config: dict[str, Any] = {
         "scenario": "scenario.toml",
-        "targets": [_url(ports[gate]) for gate in GATES],
+        "targets": [_url(ports[gate]) for gate in gates],
         "rate_rps": options["rate_rps"],
         "seed": options["seed"],
         "admin_port": ports["load"],
-        "prompt": "text",
+        "prompt": options["prompt"],
         "record": "requests.jsonl",
     }
     if options["trace"]:

@@ -12,7 +12,7 @@ import redis
 from django.conf import settings
 from django.contrib.auth.decorators import login_not_required
 from django.db import DatabaseError
-from django.db.models import Count, Max
+from django.db.models import Count
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.utils import timezone
 from django.views.decorators.http import require_safe
@@ -118,10 +118,12 @@ class LoopCollector(Collector):
         duration = GaugeMetricFamily(
             "prfaas_console_tick_duration_seconds", "How long it took.", labels=["fleet"]
         )
-        for fleet, at in Tick.objects.values_list("fleet").annotate(Max("at")):
-            tick = Tick.objects.only("at", "duration_ms").get(fleet=fleet, at=at)
-            age.add_metric([fleet], (now - tick.at).total_seconds())
-            duration.add_metric([fleet], tick.duration_ms / 1000.0)
+        for fleet in Fleet.objects.order_by("name"):
+            newest = Tick.objects.filter(fleet=fleet).order_by("-at").only("at", "duration_ms")
+            tick = newest.first()
+            if tick is not None:
+                age.add_metric([fleet.pk], (now - tick.at).total_seconds())
+                duration.add_metric([fleet.pk], tick.duration_ms / 1000.0)
         yield age
         yield duration
         decisions = CounterMetricFamily(

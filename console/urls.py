@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from django.urls import include, path, re_path
+from django.urls import include, path
 from drf_spectacular.views import SpectacularAPIView
 
 from console import api, health
@@ -24,6 +24,7 @@ urlpatterns = [
     path("readyz", health.readyz, name="readyz"),
     path("metrics", health.metrics, name="metrics"),
     path("api/v1/", include(api_urlpatterns)),
-    re_path(r"^api/", api.not_found),
     path("", include("console.pages")),
 ]
+
+handler404 = api.not_found

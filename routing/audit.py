@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import getpass
+import os
 from typing import Any
 
 from routing.models import Action
@@ -32,3 +34,11 @@ def record(
         after=after,
         reason=reason,
     )
+
+
+def shell_user() -> str:
+    """The actor of a command: whoever is at the shell, which in a container may have no name."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return f"uid {os.getuid()}"

@@ -300,7 +300,7 @@ def issue_token(
 def revoke_token(
     *, token_id: int, actor: str, via: str, reason: str, now: datetime.datetime
 ) -> ApiToken:
-    """End a token at once (sockets notice within 30 s, ingest within 10 s)."""
+    """End a token at once (open sockets and ingest notice within 10 s)."""
     with transaction.atomic():
         token = ApiToken.objects.filter(pk=token_id).first()
         if token is None:

@@ -31,7 +31,7 @@ from routing.models import Fleet
 from telemetry import tokens
 
 REREAD_S = 10.0
-RECHECK_S = 30.0
+RECHECK_S = 10.0
 """How often an open socket's token is verified again."""
 SILENT_S = 60.0
 """A router acks every 5 s; one that said nothing for this long is gone."""

@@ -24,7 +24,7 @@ from routing.core.types import (
     Prediction,
     Verdict,
 )
-from routing.core.uncertainty import Outlook, outlook, smooth
+from routing.core.uncertainty import Outlook, outlook, smooth, together
 
 FORMULA = "exact-2"
 """Method `exact` with thresholds chosen under sampling noise; stored with every verdict."""
@@ -100,9 +100,8 @@ class Situation:
         found = {}
         for name in self.busy:
             seen = self.observation.pd[name].lengths
-            histogram = self.memory.lengths.get(name, seen)
-            if histogram is not None and usable(seen) and usable(histogram):
-                found[name] = outlook(histogram)
+            if seen is not None and usable(seen):
+                found[name] = outlook(together(seen, self.memory.lengths.get(name)))
         return found
 
     @cached_property
@@ -243,17 +242,15 @@ def survey(
         else None,
         changes_s=hysteresis.within_the_hour(memory.changes_s, observation.now_s),
     )
-    memory = _with_lengths(memory, observation.pd, params, observation.now_s)
+    memory = _with_lengths(memory, observation.pd, observation.now_s)
     return Situation(observation, plan, memory, params, scenario, views)
 
 
-def _with_lengths(
-    memory: Memory, seen: Mapping[str, PdObservation], params: Params, now_s: float
-) -> Memory:
+def _with_lengths(memory: Memory, seen: Mapping[str, PdObservation], now_s: float) -> Memory:
     elapsed_s = 0.0 if memory.smoothed_at_s is None else now_s - memory.smoothed_at_s
     smoothed = {}
     for name, cluster in seen.items():
         window = cluster.lengths
-        if window is not None and usable(window) and window.n_seen >= params.min_requests:
+        if window is not None and usable(window):
             smoothed[name] = smooth(window, memory.lengths.get(name), elapsed_s=elapsed_s)
     return dataclasses.replace(memory, lengths=smoothed, smoothed_at_s=now_s)

@@ -15,7 +15,7 @@ from routing.core.optimize import Freedom, optimise
 from routing.core.situation import Situation
 from routing.core.throughput import FleetModel, Setting, predict, work
 from routing.core.types import ClusterPlan, Prediction
-from routing.core.uncertainty import SIGNIFICANT_SD, Outlook
+from routing.core.uncertainty import FALL_SD, LEAST_LOG_GAIN, RISE_SD, Outlook
 
 _SEARCH_BELOW, _SEARCH_ABOVE, _N_SEARCH = 0.6, 1.3, 129
 """The noise-aware t is sought within these factors of the best t of the mean, 0.6 % apart."""
@@ -27,7 +27,8 @@ _LEAST_HEADROOM = 1e-9
 class Proposal:
     """Best thresholds per tunable cluster, what they carry, and the gain over the running plan.
 
-    `gain_ratio` 0.05 is 5 % more headroom (5 % less remote traffic where that is the objective).
+    `gain_ratio` 0.05: the model's best t carries 5 % more than the running plan (or sends 5 % less
+    remote where that is the objective). `significant`: the aim gains in spite of sampling noise.
     """
 
     plans: dict[str, ClusterPlan]
@@ -55,19 +56,18 @@ def propose(situation: Situation, model: FleetModel) -> Proposal:
         )
         for name, setting in running.items()
     }
-    aimed = optimise(model, freedom, headroom_target=target).settings
+    best = optimise(model, freedom, headroom_target=target)
+    aimed = best.settings
     for name in tunable:
         aimed = _under_noise(model, situation.outlooks, aimed, name, freedom[name], target)
+    before, after = predict(model, running), predict(model, aimed)
     now_h = _headroom(model, situation.outlooks, running)
-    then_h = _headroom(model, situation.outlooks, aimed)
-    gains = np.log(then_h) - np.log(now_h)  # (n_draws,)
-    prediction = predict(model, aimed)
-    saves = target is not None and _log_mean(now_h) >= math.log(target) * (1 - _TIE)
+    logs = np.log(_headroom(model, situation.outlooks, aimed)) - np.log(now_h)  # (n_draws,)
+    gain = _ratio(best.prediction.headroom, before.headroom)
+    surely = float(logs.mean()) >= max(LEAST_LOG_GAIN, _sure(running, aimed) * float(logs.std()))
+    saves = target is not None and float(np.log(now_h).mean()) >= math.log(target) - _TIE
     if saves:
-        before = predict(model, running).remote_fraction
-        gains = np.full_like(
-            gains, math.log(max(before, 1e-9) / max(prediction.remote_fraction, 1e-9))
-        )
+        gain, surely = _ratio(before.remote_fraction, after.remote_fraction), True
     return Proposal(
         plans={
             name: dataclasses.replace(
@@ -78,9 +78,9 @@ def propose(situation: Situation, model: FleetModel) -> Proposal:
             )
             for name in tunable
         },
-        prediction=prediction,
-        gain_ratio=math.expm1(min(float(gains.mean()), 20.0)),
-        significant=bool(gains.mean() >= SIGNIFICANT_SD * gains.std()),
+        prediction=after,
+        gain_ratio=gain,
+        significant=surely,
         saves_remote=saves,
     )
 
@@ -149,5 +149,12 @@ def _headrooms(
     return headroom
 
 
-def _log_mean(headroom: Array) -> float:
-    return float(np.log(headroom).mean())
+def _sure(running: Mapping[str, Setting], aimed: Mapping[str, Setting]) -> float:
+    """How many standard deviations a change's gain has to be worth."""
+    rises = any(aimed[name].threshold > running[name].threshold for name in running)
+    return RISE_SD if rises else FALL_SD
+
+
+def _ratio(new: float | None, old: float | None) -> float:
+    """new / old - 1, kept finite."""
+    return min((new or 0.0) / max(old or 0.0, _TIE), 1.0 / _TIE) - 1.0

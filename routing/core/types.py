@@ -171,8 +171,8 @@ class LinkMemory:
 class Memory:
     """What the dampers remember between ticks; lives in the Tick row, so any worker can go on.
 
-    `congested_since_s` and `clear_since_s` summarise `links` for the whole fleet. `lengths` are the
-    smoothed histograms per PD cluster (`uncertainty.smooth`), `before_down` the thresholds that
+    `congested_since_s` and `clear_since_s` summarise `links` for the whole fleet. `lengths` holds
+    per PD cluster the requests that have left the window (`uncertainty.smooth`), `before_down` the thresholds that
     clusters ran before their links failed.
     """
 

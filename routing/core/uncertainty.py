@@ -10,12 +10,17 @@ window but the one of greatest expected log headroom,
 
     t* = argmax_t  E_q [ ln h(t; q) ]          h = capacity of the tightest stage / demand
 
-and a change to it is *significant* when the mean of ln h(t*) - ln h(t) over draws is at least
-`SIGNIFICANT_SD` of its standard deviations.
+and a change to it is *significant* when g = ln h(t*) - ln h(t) has over the draws a mean of at
+least `LEAST_LOG_GAIN` and of `RISE_SD` (t up) or `FALL_SD` (t down) of its standard deviations.
 
-Two steps sharpen the window first. `smooth` averages it over the last `SMOOTHING_S` (windows that
-overlap still differ), unless the newest one is too far off to be the same traffic. `shrunk` pulls
-the empirical shares towards the log-normal that fits them, by the James-Stein weight
+Two steps sharpen the window first. Requests that decay out of it are kept in a second, slower
+decay (`smooth`, `together`), so a request of age u weighs
+
+    w(u) = a exp(-u / T) + (1 - a) exp(-u / tau),     a = T / (T - tau)
+
+and n is (sum w)^2 / sum w^2; that memory starts anew when the mean of ln L moved too far to be the
+same traffic. And `outlook` pulls the empirical shares q towards the log-normal f that fits them, by
+the James-Stein weight
 
     w = min(W_MAX, nu / X2),   X2 = 4 n sum_b (sqrt q_b - sqrt f_b)^2,   nu = buckets with n f >= 1
 
@@ -33,12 +38,12 @@ from routing.core.lengths import Array, BucketLengths, bucket_edges, normal_cdf
 from routing.core.types import LengthHistogram
 
 N_DRAWS = 96
-SIGNIFICANT_SD = 1.0
-SMOOTHING_S = 300.0
-DRIFT_LIMIT = 3.0
-"""A window is other traffic when its X2 against the average is this many times its mean."""
+RISE_SD, FALL_SD = 1.5, 0.5
+"""A rise has to be surer than a fall: it is the side on which an error is dear."""
+LEAST_LOG_GAIN = 0.005
+WINDOW_TAU_S, MEMORY_TAU_S = 300.0, 600.0
+DRIFT_SD = 3.5
 W_MAX = 0.8
-_WINDOW_TAU_S = 300.0
 _FIT_STEPS = 8
 
 
@@ -61,33 +66,75 @@ class Outlook:
 
 
 def smooth(
-    new: LengthHistogram, old: LengthHistogram | None, *, elapsed_s: float
+    window: LengthHistogram, memory: LengthHistogram | None, *, elapsed_s: float
 ) -> LengthHistogram:
-    """The running average of windows. `counts` sum to `n_effective`, `oldest_s` is its age.
+    """What has left the window since memory began, `elapsed_s` after the last call.
 
-    The first window, one on other edges, or one of other traffic starts the average anew.
+    Starts anew where the window is on other edges or is no longer the same traffic.
     """
-    shares = np.asarray(new.counts) / sum(new.counts)
-    age_s = elapsed_s if old is None else old.oldest_s + elapsed_s
-    n = new.n_effective
-    if old is None or old.edges != new.edges or elapsed_s < 0 or _drifted(shares, old, n):
-        age_s = 0.0
-    else:
-        # 1 / age at first: a plain mean until the average is as long as its time constant.
-        gain = max(-math.expm1(-elapsed_s / SMOOTHING_S), elapsed_s / max(age_s, elapsed_s, 1e-9))
-        before = np.asarray(old.counts) / sum(old.counts)
-        shares = before + min(1.0, gain) * (shares - before)
-        # The two filters in a row know n (1 + SMOOTHING_S / tau) requests when both are full.
-        full = 1.0 + SMOOTHING_S / _WINDOW_TAU_S * min(1.0, age_s / SMOOTHING_S)
-        n = max(n, min(n * full, 0.9 * new.n_seen))
-    counts = tuple(float(f"{n * share:.6g}") for share in shares)
-    return LengthHistogram(new.edges, counts, n, new.n_seen, age_s)
+    counts = np.asarray(window.counts, dtype=np.float64)
+    kept, age_s = np.zeros(len(counts)), 0.0
+    same = memory is not None and memory.edges == window.edges and elapsed_s >= 0
+    if memory is not None and same and not _drifted(window, memory):
+        kept = np.asarray(memory.counts) * math.exp(-elapsed_s / MEMORY_TAU_S)
+        kept = kept + counts * -math.expm1(-elapsed_s / WINDOW_TAU_S)
+        age_s = memory.oldest_s + elapsed_s
+    weight = float(kept.sum())
+    return LengthHistogram(
+        edges=window.edges,
+        counts=tuple(float(f"{count:.6g}") for count in kept),
+        n_effective=weight,
+        n_seen=window.n_seen,
+        oldest_s=age_s,
+    )
 
 
-def _drifted(shares: Array, old: LengthHistogram, n: float) -> bool:
-    before = np.asarray(old.counts) / sum(old.counts)
-    nu = max(1, int(np.count_nonzero(n * before >= 1.0)))
-    return bool(_distance(shares, before, n) > DRIFT_LIMIT * nu)
+def together(window: LengthHistogram, memory: LengthHistogram | None) -> LengthHistogram:
+    """The window and what memory kept of the requests before it."""
+    if memory is None or memory.edges != window.edges:
+        return window
+    counts = np.asarray(window.counts) + np.asarray(memory.counts)
+    age_s = max(memory.oldest_s, 1.0)
+    n = float(counts.sum()) * _requests_per_weight(age_s)
+    return LengthHistogram(
+        edges=window.edges,
+        counts=tuple(counts.tolist()),
+        n_effective=max(window.n_effective, min(n, window.n_seen)),
+        n_seen=window.n_seen,
+        oldest_s=memory.oldest_s,
+    )
+
+
+def _requests_per_weight(age_s: float) -> float:
+    """(sum w)^2 / sum w^2 per sum w, for w(u) = a exp(-u/T) + (1 - a) exp(-u/tau) up to `age_s`."""
+    slow, fast = MEMORY_TAU_S, WINDOW_TAU_S
+    a = slow / (slow - fast)
+
+    def integral(tau_s: float) -> float:
+        return tau_s * -math.expm1(-age_s / tau_s)
+
+    once = a * integral(slow) + (1 - a) * integral(fast)
+    mixed = integral(1.0 / (1.0 / slow + 1.0 / fast))
+    twice = a * a * integral(slow / 2) + 2 * a * (1 - a) * mixed + (1 - a) ** 2 * integral(fast / 2)
+    return once / twice
+
+
+def _drifted(window: LengthHistogram, memory: LengthHistogram) -> bool:
+    """Whether the mean of ln L moved by more than `DRIFT_SD` standard errors."""
+    if memory.n_effective < 1.0:
+        return False
+    centre = _centres(bucket_edges(window))
+    now, then = (np.asarray(h.counts) / sum(h.counts) for h in (window, memory))
+    means = float(now @ centre), float(then @ centre)
+    variance = float(now @ centre**2) - means[0] ** 2
+    error = math.sqrt(max(variance, 1e-6) * (1 / window.n_effective + 1 / memory.n_effective))
+    return abs(means[0] - means[1]) > DRIFT_SD * error
+
+
+def _centres(edges: Array) -> Array:
+    """Middle of each bucket in ln tokens, shape (n,)."""
+    middle: Array = 0.5 * (np.log(edges[1:]) + np.log(edges[:-1]))
+    return middle
 
 
 def _distance(a: Array, b: Array, n: float) -> float:
@@ -132,7 +179,7 @@ def _log_normal(edges: Array, shares: Array, draws: Array) -> tuple[Array, Array
     Truncated to the buckets that hold anything; its mu and sigma give the observed mean and
     standard deviation of ln L. A draw's fit moves by what its own moments moved.
     """
-    centre = 0.5 * (np.log(edges[1:]) + np.log(edges[:-1]))  # (n,)
+    centre = _centres(edges)
     held = np.nonzero(shares)[0]
     inside = np.zeros(len(shares))
     inside[held[0] : held[-1] + 1] = 1.0

@@ -7,11 +7,8 @@ parameters, which the loop never sees. The figures of one run are kept in docs/p
 from __future__ import annotations
 
 import json
-import shutil
 import socket
-import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,14 +23,6 @@ from tests.live.harness import Demo
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(2400)]
 
 LINK = "prfaas->pd"
-
-
-@pytest.fixture
-def state() -> Iterator[Path]:
-    folder = Path(tempfile.mkdtemp(prefix="live-", dir="/tmp"))
-    folder.chmod(0o755)
-    yield folder / "s"
-    shutil.rmtree(folder, ignore_errors=True)
 
 
 def free_port() -> int:

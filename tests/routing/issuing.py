@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from django.utils import timezone
 
-from routing import commands, scheduler
-from routing.models import Fleet
+from routing import commands, fleets, scheduler
+from routing.models import Fleet, Tick
 
 WHO: dict[str, Any] = {"actor": "ada", "via": "test", "reason": "test"}
 
@@ -24,7 +24,7 @@ def token(scope: str = "router", fleet: str = "") -> str:
 
 def issue(fleet: Fleet, threshold_tokens: int) -> None:
     """The next plan, through a hold and a tick, as the worker would."""
-    now = timezone.now()
+    now = next_push_at(fleet)
     for hold in commands.open_holds(fleet, now):
         commands.release_hold(hold_id=hold.pk, now=now, **WHO)
     commands.place_hold(
@@ -36,8 +36,21 @@ def issue(fleet: Fleet, threshold_tokens: int) -> None:
         now=now,
         **WHO,
     )
-    # An interval this short makes every call its own tick.
-    assert scheduler.run_tick(fleet.pk, now=timezone.now(), tick_s=1e-4) is not None
+    tick = run_tick(fleet, now)
+    assert tick.action == "adopt", tick.verdict["message"]
+
+
+def run_tick(fleet: Fleet, now: datetime) -> Tick:
+    tick = scheduler.run_tick(fleet.pk, now=now, tick_s=1e-4)  # so short that each is its own
+    assert tick is not None
+    return tick
+
+
+def next_push_at(fleet: Fleet) -> datetime:
+    """Now, or as long after the last plan as pushes must be apart."""
+    newest = fleets.newest_adopted(fleet)
+    now = timezone.now()
+    return now if newest is None else max(now, newest.created_at + timedelta(seconds=3))
 
 
 def wait_for(true: Callable[[], bool]) -> None:

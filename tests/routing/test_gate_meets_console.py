@@ -7,15 +7,16 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 from django.utils import timezone
 
 from console.embedded import die_with_parent
-from routing import commands, delivery, fleets, scheduler
+from routing import commands, delivery, fleets
 from routing.models import Decision, Fleet, RouterState
-from tests.routing.issuing import WHO, issue, token, wait_for
+from tests.routing.issuing import WHO, issue, run_tick, token, wait_for
 from tests.servers import ROOT, Server
 
 
@@ -73,6 +74,6 @@ def test_after_a_restore_from_backup_a_raised_epoch_takes_the_gate_over(
     assert any("restored from a backup" in finding for finding in row["findings"])
     commands.raise_epoch(fleet=fleet.pk, now=timezone.now(), **WHO)
     fleet.refresh_from_db()
-    scheduler.run_tick(fleet.pk, now=timezone.now(), tick_s=1e-4)
+    run_tick(fleet, timezone.now() + timedelta(seconds=60))
     wait_for(lambda: state(fleet) == "applied")
     assert RouterState.objects.get(fleet=fleet).epoch_running == 2

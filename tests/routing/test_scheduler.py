@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from django.db import IntegrityError, connection, transaction
 
+from console.celery import app as celery
 from routing import announce, commands, delivery, fleets, scheduler, tasks
 from routing.core.types import Observation, Verdict, from_jsonable
 from routing.models import Action, Decision, Delivery, Fleet, Tick
@@ -98,7 +99,7 @@ def test_a_fresh_install_pushes_nothing_and_says_what_it_waits_for() -> None:
 def test_every_pass_keeps_what_it_saw_and_why_it_did_what_it_did() -> None:
     """S-30: decisions and non-actions have reason, inputs, formula, clamps and the next moment."""
     make_fleet()
-    ticks = run_with_traffic(60.0)
+    ticks = run_with_traffic(30.0)
     assert {"adopt", "hold"} <= {t.action for t in ticks}
     for found in Tick.objects.all():
         verdict = from_jsonable(Verdict, found.verdict)
@@ -126,7 +127,7 @@ def test_every_pass_keeps_what_it_saw_and_why_it_did_what_it_did() -> None:
 @pytest.mark.django_db
 def test_thresholds_move_towards_the_optimum_by_bounded_steps() -> None:
     make_fleet()
-    run_with_traffic(90.0)
+    run_with_traffic(50.0)
     plans = Decision.objects.order_by("version").values_list("plan", flat=True)
     thresholds = [plan["clusters"]["pd"]["threshold_tokens"] for plan in plans]
     assert thresholds[0] == 4000
@@ -152,20 +153,21 @@ def test_advisory_records_decisions_and_pushes_nothing(
         now=NOW,
     )
     with django_capture_on_commit_callbacks(execute=True):
-        run_with_traffic(120.0)
+        run_with_traffic(60.0)
     advised = Decision.objects.all()
     assert advised
     assert {(d.kind, d.version) for d in advised} == {("advised", None)}
     assert not Delivery.objects.exists()
     assert delivery.newest_document(fleet) is None
     assert "plan" not in {m["type"] for m in said}
-    assert len(advised) <= 3, "the same advice is recorded once, not at every tick"
+    assert Tick.objects.filter(action="adopt").count() > 1
+    assert len(advised) == 1, "the same advice is recorded once, not whenever it is given"
 
 
 @pytest.mark.django_db
 def test_paused_ticks_are_recorded_and_decide_nothing() -> None:
     fleet = make_fleet(mode="paused")
-    ticks = run_with_traffic(30.0)
+    ticks = run_with_traffic(10.0)
     assert {(t.action, t.reason) for t in ticks} == {("hold", "Paused")}
     assert not Decision.objects.exists()
     assert delivery.newest_document(fleet) is None
@@ -377,3 +379,11 @@ def test_memory_of_another_release_is_forgotten_not_fatal() -> None:
     first.verdict["memory"] = {"something": "else"}
     first.save(update_fields=["verdict"])
     assert tick(2.0) is not None
+
+
+def test_everything_beat_sends_is_a_task_and_expires_before_the_next(settings: Any) -> None:
+    """S-53: a backlog after an outage is dropped, not run."""
+    celery.loader.import_default_modules()
+    for entry in settings.CELERY_BEAT_SCHEDULE.values():
+        assert entry["task"] in celery.tasks
+        assert entry["options"]["expires"] < entry["schedule"]

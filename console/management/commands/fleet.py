@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import json
 from argparse import ArgumentParser
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError
 from django.utils import timezone
 
-from routing import fleets
+from routing import audit, fleets
 from routing.commands import MODES, Refused
 from routing.models import Fleet
 
@@ -36,7 +35,7 @@ class Command(BaseCommand):
             fleet = fleets.apply_file(
                 options["file"],
                 mode=options["mode"],
-                actor=getpass.getuser(),
+                actor=audit.shell_user(),
                 via="command",
                 now=timezone.now(),
             )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import json
 from argparse import ArgumentParser
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError
 from django.utils import timezone
 
-from routing import commands
+from routing import audit, commands
 from telemetry.models import ApiToken
 from telemetry.tokens import SCOPES
 
@@ -34,7 +33,7 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         who = {
-            "actor": getpass.getuser(),
+            "actor": audit.shell_user(),
             "via": "command",
             "reason": options["reason"],
             "now": timezone.now(),

@@ -10,7 +10,7 @@ def main() -> None:
     try:
         from django.core.management import execute_from_command_line
     except ImportError:
-        sys.exit("Django is missing: run this as `uv run manage.py …`, which installs what it needs.")
+        sys.exit("Django is missing: use `uv run manage.py …`, which installs what it needs.")
     execute_from_command_line(sys.argv)
 
 

@@ -83,7 +83,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting(
         "CONSOLE_STATE_DIR",
         None,
-        "Where embedded services and logs live (default: .data, or /var/lib/prfaas-console as root).",
+        "Where embedded services and logs live (`.data`, or `/var/lib/prfaas-console` as root).",
     ),
     Setting(
         "CONSOLE_SERVICE_USER",

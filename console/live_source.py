@@ -19,7 +19,9 @@ _WINDOW_BIN_S = 5.0
 def load(fleet_name: str, *, now_s: float) -> FleetState:
     """The fleet as the database knows it at `now_s`. Raises Fleet.DoesNotExist."""
     fleet = Fleet.objects.get(pk=fleet_name)
-    links = {f"{link['from']}->{link['to']}": link["gbps"] for link in fleet.scenario["links"]}
+    links = {
+        f"{link['from']}->{link['to']}": link["gbps"] for link in fleet.scenario.get("links", [])
+    }
     state = FleetState(fleet.pk, link_gbps=links)
     prefix = f"{fleet.pk}/"
     # A router's shares need a minute of readings, everything else only the newest.

@@ -164,6 +164,8 @@ def _gate(readings: list[Reading], at_s: float) -> _Gate:
 
 def _interval(before: Reading, after: Reading, at_s: float) -> _Interval:
     restarted = before.epoch_s != after.epoch_s
+    # A gate that was not there measured nothing: its downtime is not time without requests.
+    began_s = max(before.at_s, min(after.epoch_s, after.at_s)) if restarted else before.at_s
     was, now = before.signals, after.signals
     by_key = (
         counters.keyed_increases(
@@ -180,7 +182,7 @@ def _interval(before: Reading, after: Reading, at_s: float) -> _Interval:
         requests[side] = requests.get(side, 0.0) + gained
     return _Interval(
         age_s=at_s - (before.at_s + after.at_s) / 2,
-        elapsed_s=after.at_s - before.at_s,
+        elapsed_s=after.at_s - began_s,
         arrivals=sum(requests.values()) + (refused or 0.0),
         requests=requests,
         lengths=tuple(_length_increases(before, after, restarted=restarted)),

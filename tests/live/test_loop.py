@@ -124,26 +124,26 @@ def test_a_narrow_link_raises_the_threshold_and_a_wide_one_lowers_it(state: Path
     with Demo(state, free_port(), rate_rps=1.8, threshold_tokens=19_800, mode="active") as demo:
         document = demo.scenario()
         narrow_t, _ = Truth(document, gbps=5.8).best()
-        time.sleep(420)
+        time.sleep(300)
         wide_before = threshold(demo.get("/plan"))
         demo.manage("lab", "link", LINK, "5.8")
         narrowed_at = time.time()
-        time.sleep(600)
+        time.sleep(480)
         at_narrow = counters(demo)
-        time.sleep(300)
+        time.sleep(240)
         narrow_share = share_between(at_narrow, counters(demo))
         narrow = threshold(demo.get("/plan"))
         waiting = demo.get("/snapshot")["pools"]
         demo.manage("lab", "link", LINK, "100")
         widened_at = time.time()
-        time.sleep(600)
+        time.sleep(480)
         wide_after = threshold(demo.get("/plan"))
         ticks = demo.all("/ticks")
         changes = [d for d in demo.all("/decisions") if d["kind"] == "adopted"][1:]
         failed = demo.lab("load", "/summary")["failed"]
         series = demo.get(
             f"/series?names=link:{LINK}:tx_gbps,link:{LINK}:capacity_gbps,loop:threshold_tokens:pd"
-            f"&since={narrowed_at - 60}&until={widened_at + 600}&points=1000"
+            f"&since={narrowed_at - 60}&until={widened_at + 480}&points=1000"
         )
 
     say(

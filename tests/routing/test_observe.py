@@ -94,10 +94,27 @@ def test_a_restarted_gate_counts_from_zero(announced: bool) -> None:
     feed(samples)
     found = pd()
     weights = np.exp(-np.array([25.0, 15.0, 5.0]) / 300)
-    assert found.demand_rps == pytest.approx((weights * [500, 20, 15]).sum() / weights.sum() / 10)
+    elapsed_s = [10, 5 if announced else 10, 10]
+    assert found.demand_rps == pytest.approx(
+        (weights * [500, 20, 15]).sum() / (weights * elapsed_s).sum()
+    )
     assert found.lengths is not None
     assert sum(found.lengths.counts) == pytest.approx((weights * [500, 20, 15]).sum())
     assert found.lengths.n_seen == 535, "a restart does not make the loop forget the window"
+
+
+def test_the_time_a_gate_was_down_is_not_time_without_requests() -> None:
+    gate = Gate()
+    samples = []
+    for second in range(-900, -600, 5):
+        gate.arrive([1_000.0] * 10)
+        samples.append(gate.sample(NOW_S + second))
+    gate.restart(NOW_S - 60)
+    for second in range(-60, 1, 5):
+        samples.append(gate.sample(NOW_S + second))
+        gate.arrive([1_000.0] * 10)
+    feed(samples)
+    assert pd().demand_rps == pytest.approx(2.0, rel=0.02)
 
 
 @pytest.mark.parametrize(

@@ -172,8 +172,8 @@ class Memory:
     """What the dampers remember between ticks; lives in the Tick row, so any worker can go on.
 
     `congested_since_s` and `clear_since_s` summarise `links` for the whole fleet. `lengths` holds
-    per PD cluster the requests that have left the window (`uncertainty.smooth`), `before_down` the thresholds that
-    clusters ran before their links failed.
+    per PD cluster the requests that have left the window (`uncertainty.smooth`), as of
+    `smoothed_at_s`; `before_down` the thresholds clusters ran before their links failed.
     """
 
     gain_since_s: float | None = None

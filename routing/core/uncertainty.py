@@ -82,7 +82,7 @@ def smooth(
     weight = float(kept.sum())
     return LengthHistogram(
         edges=window.edges,
-        counts=tuple(float(f"{count:.6g}") for count in kept),
+        counts=tuple(float(f"{count:.9g}") for count in kept),
         n_effective=weight,
         n_seen=window.n_seen,
         oldest_s=age_s,

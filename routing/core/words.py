@@ -10,6 +10,9 @@ from routing.core.congestion import LinkView
 from routing.core.threshold import Proposal
 from routing.core.types import ClusterPlan, HeldPlan, Params, Prediction
 
+_LAST_PRINTABLE_S = 253_402_300_799.0
+"""The end of the year 9999."""
+
 _STAGES = {
     "local_prefill": "local prefill of",
     "remote_prefill": "remote prefill of",
@@ -51,7 +54,8 @@ def still_held(name: str, pin: HeldPlan) -> str:
 
 def _pin(pin: HeldPlan) -> str:
     # numpy knows UTC, so the core needs no clock module to print a time it was given.
-    until = str(np.datetime64(int(pin.expires_at_s), "s")).replace("T", " ")
+    at_s = int(min(max(pin.expires_at_s, 0.0), _LAST_PRINTABLE_S))
+    until = str(np.datetime64(at_s, "s")).replace("T", " ")
     return f"held by {pin.owner} until {until} UTC, {pin.reason or 'no reason given'}"
 
 

@@ -1,0 +1,235 @@
+"""Lengths, profiles, work and the optimiser against independent arithmetic."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from routing.core import fleetmodel
+from routing.core.kvcache import KvModel, bytes_per_s, gbps
+from routing.core.lengths import (
+    BucketLengths,
+    LogNormalLengths,
+    from_histogram,
+    mean_seconds_below,
+    usable,
+)
+from routing.core.optimize import Freedom, optimise
+from routing.core.profiles import DecodeProfile, PrefillProfile, Profile, ProfileError
+from routing.core.throughput import FleetModel, Remote, Setting, Site, predict, work
+from routing.core.types import LengthHistogram
+from tests.core.cases import TRUE_LENGTHS, WIRE_EDGES, demo_model, demo_scenario, exact_histogram
+
+H200 = PrefillProfile(
+    (1024, 8192, 27486, 45046, 62410, 131072), (0.44, 0.72, 1.63265, 2.48447, 3.51, 7.4)
+)
+H20 = PrefillProfile((10224, 27486, 62410), (1.829, 4.265, 9.73))
+
+
+def test_kv_bytes_and_rates() -> None:
+    kv = KvModel(17280, 182347366)
+    assert kv.kv_bytes(32768) / 2**20 == pytest.approx(713.9, abs=0.1)
+    assert gbps(bytes_per_s(5.8)) == pytest.approx(5.8)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "seconds", "extrapolated"),
+    [(1024, 0.44, False), (512, 0.42, True), (27486, 1.63265, False), (200_000, 11.3, True)],
+)
+def test_prefill_is_linear_between_knots_and_marked_beyond(tokens, seconds, extrapolated) -> None:
+    assert float(H200.prefill_s(tokens)) == pytest.approx(seconds, rel=0.01)
+    assert bool(H200.extrapolated(tokens)) is extrapolated
+
+
+BAD_PROFILES = [
+    ("one knot", (1000.0,), (1.0,), "two"),
+    ("tokens fall", (2000.0, 1000.0), (1.0, 2.0), "tokens must rise"),
+    ("seconds fall", (1000.0, 2000.0), (2.0, 1.0), "seconds must not fall"),
+    ("free short prompts", (1000.0, 2000.0), (1.0, 3.0), "at 0 tokens"),
+    ("zero seconds", (1000.0, 2000.0), (0.0, 3.0), "above zero"),
+]
+
+
+@pytest.mark.parametrize(
+    ("case", "tokens", "seconds", "says"), BAD_PROFILES, ids=lambda v: str(v)[:18]
+)
+def test_a_profile_no_hardware_has_is_refused(case, tokens, seconds, says) -> None:
+    with pytest.raises(ProfileError, match=says):
+        PrefillProfile(tokens, seconds)
+
+
+def test_the_log_normal_agrees_with_its_samples() -> None:
+    rng = np.random.default_rng(1)
+    drawn = np.exp(rng.normal(9.9, 1.0, 400_000))
+    drawn = drawn[(drawn >= 128) & (drawn <= 131_072)]
+    for t in (5_000, 19_800, 60_000):
+        below = drawn[drawn <= t]
+        assert TRUE_LENGTHS.cdf([t])[0] == pytest.approx(len(below) / len(drawn), abs=0.003)
+        seconds = float(np.sum(H20.prefill_s(below))) / len(drawn)
+        assert mean_seconds_below(TRUE_LENGTHS, H20, [t])[0] == pytest.approx(seconds, rel=0.01)
+
+
+def test_buckets_know_the_mean_work_as_well_as_the_distribution() -> None:
+    buckets = from_histogram(exact_histogram())
+    for t in (5_000, 19_800, 60_000, math.inf):
+        exact = mean_seconds_below(TRUE_LENGTHS, H20, [t])[0]
+        assert mean_seconds_below(buckets, H20, [t])[0] == pytest.approx(exact, rel=0.005)
+
+
+BROKEN = [
+    ("no edges", LengthHistogram((), (1.0,), 1, 1)),
+    ("no weight", LengthHistogram((1.0, 2.0), (0.0, 0.0, 0.0), 1, 1)),
+    ("negative", LengthHistogram((1.0, 2.0), (1.0, -1.0, 3.0), 1, 1)),
+    ("wrong shape", LengthHistogram((1.0, 2.0), (1.0, 1.0), 1, 1)),
+    ("edges fall", LengthHistogram((2.0, 1.0), (1.0, 1.0, 1.0), 1, 1)),
+    ("edge of zero", LengthHistogram((0.0, 1.0), (1.0, 1.0, 1.0), 1, 1)),
+    ("nobody", LengthHistogram((1.0, 2.0), (1.0, 1.0, 1.0), 0, 1)),
+]
+
+
+@pytest.mark.parametrize(("case", "histogram"), BROKEN, ids=lambda v: str(v)[:14])
+def test_a_histogram_that_says_nothing_is_not_used(case, histogram) -> None:
+    assert not usable(histogram)
+
+
+def test_no_histogram_is_not_used() -> None:
+    assert not usable(None)
+    assert usable(exact_histogram())
+
+
+weights = st.lists(st.floats(0.0, 100.0), min_size=8, max_size=8).filter(lambda w: sum(w) > 1.0)
+BUCKET_EDGES = np.geomspace(256, 65_536, 9)
+
+
+def site_of(bucket_weights: list[float]) -> Site:
+    shares = np.array(bucket_weights)
+    site = demo_model().sites[0]
+    return dataclasses.replace(site, lengths=BucketLengths(BUCKET_EDGES, shares / shares.sum()))
+
+
+@given(weights)
+@settings(max_examples=40, deadline=None)
+def test_work_is_monotone_in_t(bucket_weights) -> None:
+    grid = np.geomspace(100, 100_000, 200)
+    for method in ("exact", "paper"):
+        done = work(demo_model().kv, site_of(bucket_weights), grid, method)
+        # The paper's one-length-per-class work bends with the profile but never turns.
+        assert np.all(np.diff(done.local_s) >= -1e-9)
+        assert np.all(np.diff(done.remote_fraction) <= 1e-12)
+        assert np.all(np.diff(done.link_bytes["prfaas->pd"]) <= 1e-3)
+    assert np.all(
+        np.diff(work(demo_model().kv, site_of(bucket_weights), grid).remote_s["prfaas"]) <= 1e-9
+    )
+
+
+@given(
+    weights,
+    st.floats(1.0, 200.0),
+    st.integers(1, 7),
+    st.integers(1, 12),
+)
+@settings(max_examples=30, deadline=None)
+def test_best_t_equals_brute_force(bucket_weights, link, n_prefill, n_remote) -> None:
+    model = demo_model()
+    model = FleetModel(
+        model.kv, (site_of(bucket_weights),), {"prfaas": float(n_remote)}, {"prfaas->pd": link}
+    )
+    free = {"pd": Freedom.of_threshold(512, 65_536, n_prefill=n_prefill, n_decode=8 - n_prefill)}
+    best = optimise(model, free)
+    grid = np.arange(512.0, 65_537.0, 3.0)
+    done = work(model.kv, model.sites[0], grid)
+    with np.errstate(all="ignore"):
+        rates = np.min(
+            [
+                n_prefill / done.local_s,
+                n_remote / done.remote_s["prfaas"],
+                bytes_per_s(link) / done.link_bytes["prfaas->pd"],
+                np.full_like(grid, (8 - n_prefill) / model.sites[0].decode_s),
+            ],
+            axis=0,
+        )
+    # The grid has every third t, so it may miss the peak a little but never beat it.
+    assert rates.max() * (1 - 1e-9) <= best.prediction.lambda_max_rps <= rates.max() * 1.002
+    # Ties fall to the highest t: the least traffic on the link.
+    ties = grid[rates >= rates.max() * (1 - 1e-9)]
+    if best.prediction.lambda_max_rps >= rates.max() * (1 - 1e-9):
+        assert best.settings["pd"].threshold >= ties[-1] - 3
+
+
+def test_free_roles_equal_a_search_over_every_split() -> None:
+    for link in (3.0, 5.8, 9.0, 100.0):
+        model = demo_model(gbps=link)
+        free = optimise(model, {"pd": Freedom(512, 131_072, 8, 1, 7)})
+        each = [
+            optimise(
+                model, {"pd": Freedom.of_threshold(512, 131_072, n_prefill=n, n_decode=8 - n)}
+            ).prediction.lambda_max_rps
+            for n in range(1, 8)
+        ]
+        assert free.prediction.lambda_max_rps == pytest.approx(max(each), rel=1e-6)
+
+
+def test_a_target_of_headroom_is_reached_with_the_least_remote_traffic() -> None:
+    freedom = {"pd": Freedom.of_threshold(512, 131_072, n_prefill=3, n_decode=5)}
+    model = demo_model()
+    site = dataclasses.replace(model.sites[0], demand_rps=2.0)
+    model = dataclasses.replace(model, sites=(site,))
+    most, least = optimise(model, freedom), optimise(model, freedom, headroom_target=1.2)
+    assert least.prediction.headroom == pytest.approx(1.2, rel=1e-3)
+    assert least.settings["pd"].threshold > most.settings["pd"].threshold
+    unreachable = optimise(model, freedom, headroom_target=9.0)
+    assert unreachable.settings == most.settings
+
+
+def test_the_prediction_says_what_limits() -> None:
+    told = predict(demo_model(), {"pd": Setting(4000, 3, 5)})
+    assert told.bottleneck == "remote_prefill:prfaas"
+    by_name = {stage.name: stage for stage in told.stages}
+    assert set(by_name) == {
+        *("local_prefill:pd", "decode:pd", "remote_prefill:prfaas", "link:prfaas->pd"),
+    }
+    assert by_name["decode:pd"].capacity_rps == pytest.approx(3.906, rel=1e-3)
+    assert by_name["decode:pd"].utilisation_ratio == pytest.approx(3.0 / 3.906, rel=1e-3)
+    assert told.headroom == pytest.approx(told.lambda_max_rps / 3.0)
+    shares = told.link_utilisation_ratio["prfaas->pd"]
+    assert shares == pytest.approx(told.link_gbps["prfaas->pd"] / 100.0)
+
+
+def test_always_local_uses_no_link() -> None:
+    told = predict(demo_model(), {"pd": Setting(math.inf, 3, 5)})
+    assert told.remote_fraction == 0.0
+    assert told.link_gbps["prfaas->pd"] == 0.0
+    assert {stage.name for stage in told.stages} == {"local_prefill:pd", "decode:pd"}
+
+
+def test_remote_traffic_is_shared_by_what_each_side_takes() -> None:
+    profile = Profile("h20", H20, DecodeProfile(20, 0.025), {})
+    site = Site(
+        "pd",
+        3.0,
+        TRUE_LENGTHS,
+        1024,
+        profile,
+        (Remote("a", "a->pd", H200, 0.75), Remote("b", "b->pd", H20, 0.25)),
+    )
+    kv = KvModel(17280, 182347366)
+    done = work(kv, site, [19_800])
+    assert done.link_bytes["a->pd"][0] == pytest.approx(3 * done.link_bytes["b->pd"][0])
+    shares = fleetmodel.weights(demo_scenario(), list(demo_scenario().links))
+    assert shares == {"prfaas": 1.0}
+
+
+def test_wire_edges_are_those_of_the_contract() -> None:
+    inner = WIRE_EDGES[:-1]
+    assert inner[0] == pytest.approx(128)
+    assert inner[-1] == pytest.approx(131_072)
+    assert max(inner[1:] / inner[:-1]) <= 1.1
+
+
+def test_a_truncation_that_keeps_nothing_has_no_mass() -> None:
+    assert LogNormalLengths(2.0, 0.1, 10_000, 20_000).mass == 0.0

@@ -11,12 +11,14 @@ from argparse import ArgumentParser
 from pathlib import Path
 from typing import Any
 
+from django.conf import settings
 from django.contrib.auth.models import Group, User
 from django.core.management import call_command
 from django.core.management.base import BaseCommand
 from django.utils import timezone
 
-from routing import commands, fleets
+from routing import commands, fleets, scheduler
+from routing.models import Fleet
 from telemetry import partitions, tokens
 
 _DEMO_TOKENS = {"agent": "ingest", "gate": "router"}
@@ -45,6 +47,11 @@ class Command(BaseCommand):
                 via="command",
                 now=timezone.now(),
             )
+            # The first plan is there before the first gate asks, so no request goes without one.
+            for fleet in Fleet.objects.all():
+                scheduler.run_tick(
+                    fleet.pk, now=timezone.now(), tick_s=settings.ENV["CONSOLE_TICK_S"]
+                )
             prepared["tokens"] = _demo_tokens(options["demo_tokens"])
         if options["json"]:
             self.stdout.write(json.dumps(prepared))

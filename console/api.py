@@ -8,12 +8,13 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from django.core.exceptions import PermissionDenied
+from django.core.exceptions import BadRequest, PermissionDenied
 from django.db import OperationalError
 from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
 from django.shortcuts import get_object_or_404
+from django.template import loader
 from django.utils import timezone
-from django.views.defaults import page_not_found
+from django.views.defaults import page_not_found, server_error
 from drf_spectacular.extensions import OpenApiAuthenticationExtension
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import extend_schema
@@ -87,6 +88,23 @@ def not_found(request: HttpRequest, exception: Exception) -> HttpResponse:
     if request.path.startswith("/api/"):
         return JsonResponse(error_body(f"there is no {request.path}", 404), status=404)
     return page_not_found(request, exception)
+
+
+def bad_request(request: HttpRequest, exception: Exception) -> HttpResponse:
+    """Django's handler400: a Host we do not answer to, a query that cannot be meant."""
+    if request.path.startswith("/api/"):
+        why = str(exception) if isinstance(exception, BadRequest) else "the request is not valid"
+        return JsonResponse(error_body(why, 400), status=400)
+    # Without the request: nobody is signed in yet, and the frame around pages asks who is.
+    return HttpResponse(loader.get_template("400.html").render(), status=400)
+
+
+def failed(request: HttpRequest) -> HttpResponse:
+    """Django's handler500: what failed outside the API's views; Django has logged it."""
+    if request.path.startswith("/api/"):
+        message = "the console failed on this request; see its log"
+        return JsonResponse(error_body(message, 500), status=500)
+    return server_error(request)
 
 
 def _flat(detail: Any, path: str = "") -> list[tuple[str, list[str]]]:

@@ -93,6 +93,8 @@ def hold(request: HttpRequest, fleet: str) -> HttpResponse:
     if filled and form.is_valid():
         if request.method == "POST":
             return _place_hold(request, policy, form)
+        if _would_be_refused(policy, form):
+            return _hold_page(request, policy, form, status=UNPROCESSABLE)
         expected = effects.of_hold(policy, form.cleaned_data, timezone.now())
         return _hold_page(request, policy, form, expected)
     status = UNPROCESSABLE if request.method == "POST" else 200
@@ -105,6 +107,24 @@ def _hold_initial(policy: Policy, sent: Any) -> dict[str, Any]:
     plan = next(iter(running.plan["clusters"].values())) if running else {}
     initial = {"span_s": 3600, **{k: plan.get(k) for k in ("mode", "threshold_tokens")}}
     return initial | {key: value for key, value in sent.items() if value}
+
+
+def _would_be_refused(policy: Policy, form: HoldForm) -> bool:
+    """Whether confirming could only fail; if so, the form says why before anything is offered."""
+    asked, now = form.cleaned_data, timezone.now()
+    try:
+        commands.check_hold(
+            policy,
+            cluster=asked["cluster"],
+            mode=asked["mode"],
+            threshold_tokens=asked["threshold_tokens"],
+            expires_at=now + timedelta(seconds=asked["span_s"]),
+            now=now,
+        )
+    except commands.Refused as refused:
+        form.add_error(refused.field if refused.field in form.fields else None, refused.message)
+        return True
+    return False
 
 
 def _place_hold(request: HttpRequest, policy: Policy, form: HoldForm) -> HttpResponse:
@@ -172,13 +192,15 @@ def release(request: HttpRequest, fleet: str, hold_id: int) -> HttpResponse:
     }
     if request.method == "POST":
         form = ReasonForm(request.POST)
-        reason = form.cleaned_data["reason"] if form.is_valid() else ""
+        if not form.is_valid():
+            context["form"] = form
+            return render(request, "release.html", context, status=UNPROCESSABLE)
         try:
             commands.release_hold(
                 hold_id=hold_id,
                 actor=request.user.get_username(),
                 via=VIA,
-                reason=reason,
+                reason=form.cleaned_data["reason"],
                 now=now,
             )
         except commands.Refused as refused:
@@ -243,12 +265,15 @@ def revoke_token(request: HttpRequest, token_id: int) -> HttpResponse:
     context: dict[str, Any] = {"token": token, "scope_help": SCOPE_HELP}
     if request.method == "POST":
         form = ReasonForm(request.POST)
+        if not form.is_valid():
+            context["form"] = form
+            return render(request, "revoke.html", context, status=UNPROCESSABLE)
         try:
             commands.revoke_token(
                 token_id=token_id,
                 actor=request.user.get_username(),
                 via=VIA,
-                reason=form.cleaned_data["reason"] if form.is_valid() else "",
+                reason=form.cleaned_data["reason"],
                 now=timezone.now(),
             )
         except commands.Refused as refused:

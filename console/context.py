@@ -21,7 +21,7 @@ from routing.models import Fleet, Policy, RouterState, Tick
 from telemetry.models import Agent
 
 STALE_AFTER_S = 15.0
-"""An agent or router silent for longer is stale (docs/contracts.md, section 5)."""
+"""An agent or router silent for longer is stale (docs/operations.md, What to watch)."""
 FORGOTTEN_AFTER_S = 86_400.0
 """An agent or router silent for a day no longer counts towards `n of m`."""
 RANGES = {"5m": 300, "15m": 900, "1h": 3600, "6h": 21_600, "24h": 86_400}

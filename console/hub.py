@@ -76,6 +76,7 @@ class _Watched:
     events: list[dict[str, Any]] = field(default_factory=list)
     snapshot: str = ""
     snapshot_s: float = float("-inf")
+    stumbled: bool = False
 
 
 class Hub:
@@ -166,13 +167,20 @@ class Hub:
         return _json({"type": "heartbeat", "at_s": self._clock()})
 
     def _broadcast(self) -> None:
-        for watched in self._watched.values():
+        for fleet, watched in self._watched.items():
             events, watched.events = watched.events, []
             if not watched.sockets:
                 continue
             watched.seq += 1
             watched.snapshot_s = float("-inf")
-            frame = self._encode(watched, snapshot=False, events=events)
+            try:
+                frame = self._encode(watched, snapshot=False, events=events)
+            except Exception:  # one fleet's odd value must not stop the frames of all
+                if not watched.stumbled:
+                    log.exception("fleet %s has no live frames", fleet)
+                watched.stumbled = True
+                continue
+            watched.stumbled = False
             for socket in watched.sockets:
                 socket.offer(frame)
 
@@ -216,7 +224,7 @@ class Hub:
             await asyncio.sleep(period_s)
             try:
                 step()
-            except Exception:  # one fleet's odd value must not stop the frames of all
+            except Exception:  # the next step may go well
                 log.exception("the hub stumbled")
 
     async def _listen_forever(self) -> None:

@@ -72,16 +72,16 @@ class _RouterWindow:
         if len(self.marks) < 2:
             return [None] * len(quantiles)
         first, last = self.marks[0].ttft, self.marks[-1].ttft
-        edges: tuple[float, ...] = ()
+        edges: tuple[float, ...] | None = None
         total: list[float] = []
         for side, (side_edges, counts) in last.items():
             base_edges, base = first.get(side, (side_edges, (0.0,) * len(counts)))
-            if base_edges != side_edges or (edges and edges != side_edges):
+            if base_edges != side_edges or edges not in (None, side_edges):
                 return [None] * len(quantiles)  # sums of unlike buckets would be a guess
             edges = side_edges
             seen = [now - before for now, before in zip(counts, base, strict=True)]
             total = [a + b for a, b in zip(total, seen, strict=True)] if total else seen
-        return [histogram_quantile(edges, total, q) for q in quantiles]
+        return [histogram_quantile(edges or (), total, q) for q in quantiles]
 
 
 def _restarted(before: _Mark, now: _Mark) -> bool:

@@ -74,6 +74,8 @@ class Guard:
             trusted_origins=settings.CSRF_TRUSTED_ORIGINS,
             bearer_needs_no_origin=scope["path"] in self._machine_paths,
         )
+        if reason is None and b"%00" in scope["query_string"]:
+            reason = "the query holds a null character (%00)"
         if reason is None:
             await self._app(scope, receive, send)
             return

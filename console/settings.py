@@ -21,20 +21,21 @@ SECRET_KEY = ENV["CONSOLE_SECRET_KEY"] or secrets.token_urlsafe(48)
 # A command in a second terminal (`manage.py token issue …`) finds the console that runs here; one
 # that needs no database (`manage.py plan`) must work without any.
 _running = embedded.running_urls()
-DATABASE_URL = (
-    ENV["DATABASE_URL"]
-    or _running.get("DATABASE_URL")
-    or "postgresql://console@/console?host=/nonexistent"
-)
+_NO_DATABASE = "postgresql://console@/console?host=/nonexistent"
+DATABASE_URL = ENV["DATABASE_URL"] or _running.get("DATABASE_URL") or _NO_DATABASE
+DATABASE_KNOWN = DATABASE_URL != _NO_DATABASE
 REDIS_URL = ENV["REDIS_URL"] or _running.get("REDIS_URL") or "redis://127.0.0.1:1/0"
 
 
 def _database(url: str) -> dict[str, object]:
     parts = urlsplit(url)
-    options = dict(parse_qsl(parts.query))
+    options: dict[str, object] = dict(parse_qsl(parts.query))
     if not parts.path.strip("/"):
         raise ImproperlyConfigured(f"DATABASE_URL={url!r}: names no database")
-    host = options.pop("host", None) or unquote(parts.hostname or "")
+    host = options.pop("host", "") or unquote(parts.hostname or "")
+    if url != _NO_DATABASE:
+        # A small pool a process: 300 sockets must not mean 300 connections (S-50).
+        options["pool"] = {"min_size": 0, "max_size": 8, "timeout": 10}
     return {
         "ENGINE": "django.db.backends.postgresql",
         "NAME": unquote(parts.path.strip("/")),
@@ -44,8 +45,7 @@ def _database(url: str) -> dict[str, object]:
         "PORT": str(parts.port or ""),
         # After a restart of PostgreSQL a pooled connection is dead; find out before it is used.
         "CONN_HEALTH_CHECKS": True,
-        # A small pool a process: 300 sockets must not mean 300 connections (S-50).
-        "OPTIONS": {**options, "pool": {"min_size": 0, "max_size": 8, "timeout": 10}},
+        "OPTIONS": options,
     }
 
 
@@ -71,6 +71,7 @@ MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",
     "whitenoise.middleware.WhiteNoiseMiddleware",
     "csp.middleware.CSPMiddleware",
+    "console.middleware.no_null_characters",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
@@ -159,7 +160,7 @@ REST_FRAMEWORK = {
     ],
     "DEFAULT_PERMISSION_CLASSES": ["console.auth.RolePermission"],
     "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
-    "DEFAULT_PARSER_CLASSES": ["rest_framework.parsers.JSONParser"],
+    "DEFAULT_PARSER_CLASSES": ["console.parsers.JsonBody"],
     "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
     "EXCEPTION_HANDLER": "console.api.error_response",
     "STRICT_JSON": True,
@@ -213,5 +214,7 @@ LOGGING = {
     "disable_existing_loggers": False,
     "formatters": {"line": {"format": "%(levelname)s %(name)s: %(message)s"}},
     "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line"}},
+    # Each attempt of each pool while the database is away; ingest and the loop say it once.
+    "loggers": {"psycopg.pool": {"level": "ERROR"}},
     "root": {"handlers": ["stderr"], "level": "INFO"},
 }

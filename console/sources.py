@@ -154,7 +154,13 @@ def links(scenario: Scenario, now: datetime) -> list[dict[str, Any]]:
     rows = []
     for link in scenario.links:
         reading = found.get(link.id)
-        row: dict[str, Any] = {"id": link.id, "configured_gbps": link.gbps, "signals": None}
+        row: dict[str, Any] = {
+            "id": link.id,
+            "source": link.source,
+            "target": link.target,
+            "capacity_gbps": link.gbps,
+            "signals": None,
+        }
         if reading is None:
             row["mark"] = Mark(*OFF, "never read")
         else:

@@ -128,7 +128,8 @@ class Supervisor:
         assert process.stdout is not None
         with process.stdout as lines:
             for line in lines:
-                self.say(name, line.rstrip())
+                # Addresses for programs; to a person they are a screen of noise.
+                self.say(name, "ready" if line.startswith('{"ready"') else line.rstrip())
 
     def _revive_services(self) -> None:
         if self.services is None:

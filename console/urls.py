@@ -27,4 +27,6 @@ urlpatterns = [
     path("", include("console.pages")),
 ]
 
+handler400 = api.bad_request
 handler404 = api.not_found
+handler500 = api.failed

@@ -337,7 +337,7 @@ def _hold_link(cluster: str, plan: dict[str, Any], reverts: str) -> dict[str, st
     asked = {
         "cluster": cluster,
         "mode": plan["mode"],
-        "threshold_tokens": plan["threshold_tokens"] or "",
+        "threshold_tokens": "" if plan["threshold_tokens"] is None else plan["threshold_tokens"],
         "span_s": 3600,
     }
     if reverts:
@@ -363,4 +363,4 @@ def _verdict_context(row: Tick | None, running: dict[str, Any] | None) -> dict[s
 
 
 def _whole(text: str | None) -> int:
-    return int(text) if text and text.isdecimal() else 1
+    return int(text) if text and text.isdecimal() and len(text) < 10 else 1

@@ -5,6 +5,7 @@ Rights are decided by the permission class of the settings from each view's `req
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 
 from django.conf import settings
@@ -45,9 +46,27 @@ class Newest(CursorPagination):
     max_page_size = 200
     ordering = ("-id",)
 
+    def decode_cursor(self, request: Request) -> Any:
+        # The base class hands whatever position was sent to the database.
+        cursor = super().decode_cursor(request)
+        if cursor is not None and cursor.position is not None:
+            try:
+                self.check_position(cursor.position)
+            except ValueError:
+                raise exceptions.NotFound(self.invalid_cursor_message) from None
+        return cursor
+
+    def check_position(self, position: str) -> None:
+        """Raises ValueError for what cannot be a value of the ordering column."""
+        int(position)
+
 
 class NewestTick(Newest):
     ordering = ("-at",)
+
+    def check_position(self, position: str) -> None:
+        if datetime.fromisoformat(position).tzinfo is None:
+            raise ValueError(position)
 
 
 class Page(LimitOffsetPagination):
@@ -146,11 +165,17 @@ def _version(text: str) -> tuple[int, int] | None:
     if text in ("", "none"):
         return None
     epoch, _, version = text.strip('"').partition(".")
-    if not (epoch.isascii() and epoch.isdigit() and version.isascii() and version.isdigit()):
+    numbers = _number(epoch), _number(version)
+    if None in numbers:
         raise delivery.AckError("X-Version-Running", text, "must be epoch.version, or none")
-    if max(int(epoch), int(version)) >= 2**31:
+    if max(numbers) >= 2**31:
         raise delivery.AckError("X-Version-Running", text, "is out of range")
-    return int(epoch), int(version)
+    return numbers
+
+
+def _number(text: str) -> int | None:
+    """A whole number of at most 18 digits (it fits the database), else None."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= 18 else None
 
 
 class PolicyView(FleetMixin, APIView):
@@ -170,9 +195,9 @@ class PolicyView(FleetMixin, APIView):
         seen = request.headers.get("If-Match")
         if seen is None:
             raise PreconditionRequired
-        version = seen.strip().strip('"')
-        if not (version.isascii() and version.isdigit()):
-            raise PreconditionFailed(f"If-Match {seen} names no version of the policy")
+        version = _number(seen.strip().strip('"'))
+        if version is None:
+            raise PreconditionFailed(f"If-Match {seen:.80} names no version of the policy")
         body = s.PolicyPatchSerializer(data=request.data)
         body.is_valid(raise_exception=True)
         changes = dict(body.validated_data)
@@ -181,7 +206,7 @@ class PolicyView(FleetMixin, APIView):
             commands.set_policy(
                 fleet=found.pk,
                 changes=changes,
-                if_version=int(version),
+                if_version=version,
                 reason=reason,
                 **by(request),
             )

@@ -157,23 +157,18 @@ def place_hold(
     cluster: str = "",
 ) -> Hold:
     """Pin the plan of one PD cluster (every one when empty); the next tick adopts it."""
-    _one_of("mode", mode, PLAN_MODES)
     _text("owner", owner, 150)
     _text("reason", reason, 500)
-    if not now < expires_at <= now + MAX_HOLD:
-        raise Refused("expires_at", str(expires_at), "must be in the next 7 days")
     with transaction.atomic():
         policy = _policy(fleet)
-        _pd_cluster(policy.fleet, cluster)
-        _threshold(mode, threshold_tokens, knobs.effective(policy.knobs))
-        for other in open_holds(policy.fleet, now):
-            if not cluster or other.cluster in ("", cluster):
-                raise Refused(
-                    "cluster",
-                    cluster,
-                    f"{other.owner} already holds {other.cluster or 'the fleet'} until "
-                    f"{other.expires_at:%F %H:%M} UTC; release that first",
-                )
+        check_hold(
+            policy,
+            cluster=cluster,
+            mode=mode,
+            threshold_tokens=threshold_tokens,
+            expires_at=expires_at,
+            now=now,
+        )
         hold = Hold.objects.create(
             fleet=policy.fleet,
             cluster=cluster,
@@ -187,6 +182,31 @@ def place_hold(
         _audit_hold(hold, "hold.place", actor, via, reason, after=_hold_values(hold))
         _announce_policy(policy, now)
     return hold
+
+
+def check_hold(
+    policy: Policy,
+    *,
+    cluster: str,
+    mode: str,
+    threshold_tokens: int | None,
+    expires_at: datetime.datetime,
+    now: datetime.datetime,
+) -> None:
+    """Raises Refused for a hold that could not be placed now; a page asks before it offers one."""
+    _one_of("mode", mode, PLAN_MODES)
+    if not now < expires_at <= now + MAX_HOLD:
+        raise Refused("expires_at", str(expires_at), "must be in the next 7 days")
+    _pd_cluster(policy.fleet, cluster)
+    _threshold(mode, threshold_tokens, knobs.effective(policy.knobs))
+    for other in open_holds(policy.fleet, now):
+        if not cluster or other.cluster in ("", cluster):
+            raise Refused(
+                "cluster",
+                cluster,
+                f"{other.owner} already holds {other.cluster or 'the fleet'} until "
+                f"{other.expires_at:%F %H:%M} UTC; release that first",
+            )
 
 
 def release_hold(
@@ -291,7 +311,7 @@ def issue_token(
             verb="token.issue",
             fleet=fleet,
             target=f"{name} ({token.prefix})",
-            after={"scopes": scopes, "expires_at": expires_at and expires_at.isoformat()},
+            after={"scopes": token.scopes, "expires_at": expires_at and expires_at.isoformat()},
             reason=reason,
         )
     return token, secret

@@ -36,7 +36,7 @@ class AckError(ValueError):
 
 
 def document(decision: Decision) -> dict[str, Any]:
-    """The plan as routers read it (docs/contracts.md, section 3)."""
+    """The plan as routers read it (docs/contracts.md, Plan)."""
     return {
         "fleet": decision.fleet_id,
         "epoch": decision.epoch,
@@ -102,7 +102,7 @@ def record_ack(
     if state not in ROUTER_STATES:
         raise AckError("state", state, f"must be one of {', '.join(ROUTER_STATES)}")
     epoch, version = running or (None, None)
-    message = (error or "")[:500]
+    message = (error or "").replace("\0", "")[:500]
     with transaction.atomic():
         RouterState.objects.update_or_create(
             router=router,
@@ -167,7 +167,7 @@ def _move(
 
 def _router_cluster(fleet: Fleet, router: str) -> str:
     parts = router.split("/")
-    if len(parts) != 3 or not all(parts) or len(router) > 300:
+    if len(parts) != 3 or not all(parts) or len(router) > 300 or not router.isprintable():
         raise AckError("router", router, "must be FLEET/CLUSTER/NAME")
     if parts[0] != fleet.pk:
         raise AckError("router", router, f"is not of fleet {fleet.pk}")

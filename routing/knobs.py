@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,7 +36,7 @@ class Number:
     high: float
 
     def check(self, name: str, value: Any) -> float:
-        if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
+        if isinstance(value, bool) or not isinstance(value, int | float):
             raise KnobError(name, value, "must be a number")
         if not self.low <= value <= self.high:
             raise KnobError(name, value, f"must be in {self.low:g}..{self.high:g}")

@@ -114,7 +114,7 @@ class FleetDetailSerializer(FleetSerializer):
 
 
 class ClusterPlanSerializer(serializers.Serializer):
-    """What one PD cluster runs (docs/contracts.md, section 3)."""
+    """What one PD cluster runs (docs/contracts.md, Plan)."""
 
     mode = serializers.ChoiceField(commands.PLAN_MODES)
     threshold_tokens = serializers.IntegerField(allow_null=True)

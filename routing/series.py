@@ -15,6 +15,7 @@ from typing import Any
 
 from django.db import connection
 
+from routing import fleets
 from routing.models import Decision, Fleet
 from telemetry import store
 from telemetry.models import Source
@@ -22,6 +23,8 @@ from telemetry.models import Source
 MAX_NAMES = 40
 MAX_POINTS = 2_000
 MAX_RANGE_S = 31 * 86_400.0
+LATEST_S = 32_503_680_000.0
+"""The year 3000: what lies beyond is no time this console can have measured."""
 MAX_DECISIONS = 200
 
 LINK_FIELDS = ("tx_gbps", "rx_gbps", "capacity_gbps", "retransmit_ratio", "rtt_s", "connections")
@@ -72,6 +75,9 @@ def read(
         raise SeriesError("points", points, f"must be in 1..{MAX_POINTS}")
     if not 0.0 < until_s - since_s <= MAX_RANGE_S:
         raise SeriesError("until", until_s, "must be after since, by at most 31 days")
+    for field, value in (("since", since_s), ("until", until_s)):
+        if not 0.0 <= value <= LATEST_S:
+            raise SeriesError(field, value, "must be epoch seconds between the years 1970 and 3000")
     span = {"since_s": since_s, "until_s": until_s, "max_points": points}
     empty = store.series("link", "tx_gbps", paths=[], **span)
     axis = Axis(empty["t"][0], empty["bin_s"], len(empty["t"]), tick_s)
@@ -81,7 +87,7 @@ def read(
     for name in names:
         kind, _, rest = name.partition(":")
         if kind == "link":
-            found[name] = _link(name, rest, span)
+            found[name] = _link(fleet, name, rest, span)
         elif kind == "pool":
             found[name] = _pool(fleet, name, rest, span)
         elif kind == "loop" and rest.startswith("threshold_tokens:"):
@@ -99,10 +105,14 @@ def read(
     }
 
 
-def _link(name: str, rest: str, span: dict[str, Any]) -> Values:
+def _link(fleet: Fleet, name: str, rest: str, span: dict[str, Any]) -> Values:
     path, _, field = rest.rpartition(":")
     if field not in LINK_FIELDS or "->" not in path:
         raise SeriesError("names", name, f"is link:A->B:FIELD with {', '.join(LINK_FIELDS)}")
+    known = [link.id for link in fleets.scenario_of(fleet).links]
+    if path not in known:
+        # A reader of one fleet may be kept from the others' links.
+        raise SeriesError("names", name, f"is no link of {fleet.pk}; it has {', '.join(known)}")
     return store.series("link", field, paths=[path], **span)["series"][path]
 
 

@@ -8,6 +8,7 @@ pass, and a signal that is absent was *not measured*: absent and zero are differ
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,6 +17,25 @@ import msgspec
 WIRE_VERSION = 1
 MAX_ITEMS_PER_BATCH = 4096
 """Entries (instances + links + routers) one batch may carry; more answers 413."""
+MAX_EDGES = 1024
+"""Bounds of one histogram. The widest real ones have about a hundred."""
+MAX_KEYS = 1024
+"""Entries of one labelled signal, keys of at most `MAX_KEY_CHARS`."""
+MAX_KEY_CHARS = 200
+MAX_NUMBER = 1e300
+"""Beyond it sums of readings would not stay finite."""
+
+_LONGEST = {
+    "agent": 200,
+    "id": 300,
+    "role": 10,
+    "engine": 60,
+    "engine_version": 60,
+    "group": 200,
+    "kind": 60,
+    "measured_layer": 60,
+}
+_LONGEST_ERROR = 2000
 
 
 class WireError(ValueError):
@@ -191,16 +211,36 @@ def decode(body: bytes, content_type: str = "application/msgpack") -> Batch:
 
     Raises WireError naming the field and the value; nothing of a refused batch may be stored.
     """
-    decoder = _json_decoder if "json" in content_type else _msgpack_decoder
+    is_json = "json" in content_type.lower()
     try:
-        batch = decoder.decode(body)
+        batch = (_json_decoder if is_json else _msgpack_decoder).decode(body)
     except msgspec.ValidationError as exc:
         message, _, path = str(exc).partition(" - at `$")
-        raise WireError(message, field=path.rstrip("`").lstrip(".")) from None
+        field = path.rstrip("`").lstrip(".")
+        if named := _NAMED_FIELD.search(message):
+            field = f"{field}.{named[1]}".lstrip(".")
+        raise WireError(message, field=field, value=_stood_at(field, body, is_json)) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
         raise WireError(f"the body is not valid: {exc}", field="") from None
     check(batch)
     return batch
+
+
+_NAMED_FIELD = re.compile(r"(?:unknown|required) field `(.*)`", re.DOTALL)
+_STEP = re.compile(r"\[(\d+)\]|([^.\[\]]+)")
+
+
+def _stood_at(field: str, body: bytes, is_json: bool) -> Any:
+    """What a refused body has at `field`; None where it cannot be told."""
+    try:
+        found = msgspec.json.decode(body) if is_json else msgspec.msgpack.decode(body)
+        for index, name in _STEP.findall(field):
+            found = found[int(index)] if index else found[name]
+    except (msgspec.MsgspecError, UnicodeError, RecursionError, LookupError, TypeError):
+        return None
+    if found is None or isinstance(found, str | bool | int | float):
+        return found
+    return "{…}" if isinstance(found, dict) else "[…]" if isinstance(found, list) else None
 
 
 def check(batch: Batch) -> None:
@@ -211,6 +251,7 @@ def check(batch: Batch) -> None:
         )
     if not batch.agent:
         raise WireError("must not be empty", field="agent", value=batch.agent)
+    _check_text(batch, "agent")
     for name in ("boot", "seq"):
         number = getattr(batch, name)
         if not 0 <= number < 2**63:
@@ -222,22 +263,17 @@ def check(batch: Batch) -> None:
         ("routers", batch.routers),
     ):
         for i, sample in enumerate(samples):
-            _check_sample(sample, f"{kind}[{i}]")
+            check_sample(sample, f"{kind}[{i}]")
 
 
 _ROLES = ("prefill", "decode", "both")
 _STATES = ("ok", "failed")
 
 
-def _check_sample(sample: Any, path: str) -> None:
-    if not sample.id:
-        raise WireError("must not be empty", field=f"{path}.id", value=sample.id)
-    if isinstance(sample, LinkSample):
-        source, arrow, target = sample.id.partition("->")
-        if not (source and arrow and target):
-            raise WireError('a link id is "A->B"', field=f"{path}.id", value=sample.id)
-    elif sample.id.count("/") != 2 or not all(sample.id.split("/")):
-        raise WireError("an id is FLEET/CLUSTER/NAME", field=f"{path}.id", value=sample.id)
+def check_sample(sample: Any, path: str) -> None:
+    """One entry of a batch; `path` is what errors call it. Raises WireError."""
+    _check_text(sample, path)
+    _check_id(sample, path)
     if isinstance(sample, InstanceSample) and sample.role not in _ROLES:
         raise WireError(
             f"must be one of {', '.join(_ROLES)}", field=f"{path}.role", value=sample.role
@@ -246,14 +282,64 @@ def _check_sample(sample: Any, path: str) -> None:
         raise WireError(
             f"must be one of {', '.join(_STATES)}", field=f"{path}.state", value=sample.state
         )
-    _check_time(sample.at_s, f"{path}.at_s")
+    _check_process(sample, path)
     for field, value in _numbers(sample.signals, f"{path}.signals"):
-        if not math.isfinite(value):
-            raise WireError("must be finite", field=field, value=str(value))
+        if not abs(value) <= MAX_NUMBER:
+            raise WireError("must be finite", field=field, value=_plain(value))
         if field.endswith("_ratio") and not 0.0 <= value <= 1.0:
             raise WireError("a ratio is in 0..1", field=field, value=value)
         if value < 0.0:
             raise WireError("must not be negative", field=field, value=value)
+
+
+def _check_id(sample: Any, path: str) -> None:
+    if not sample.id:
+        raise WireError("must not be empty", field=f"{path}.id", value=sample.id)
+    if isinstance(sample, LinkSample):
+        ends = sample.id.split("->")
+        if len(ends) != 2 or not all(ends):
+            raise WireError('a link id is "A->B"', field=f"{path}.id", value=sample.id)
+    elif sample.id.count("/") != 2 or not all(sample.id.split("/")):
+        raise WireError("an id is FLEET/CLUSTER/NAME", field=f"{path}.id", value=sample.id)
+
+
+def _check_process(sample: Any, path: str) -> None:
+    """When it was read, since when its process lives, what plan it says it runs."""
+    _check_time(sample.at_s, f"{path}.at_s")
+    if not isinstance(sample, LinkSample) and not 0.0 <= sample.epoch_s < 1e10:
+        raise WireError(
+            "must be epoch seconds, or 0", field=f"{path}.epoch_s", value=_plain(sample.epoch_s)
+        )
+    if isinstance(sample, RouterSample):
+        for name in ("plan_epoch", "plan_version"):
+            number = getattr(sample, name)
+            if number is not None and not 0 <= number < 2**63:
+                raise WireError("must be in 0..2^63-1", field=f"{path}.{name}", value=number)
+
+
+def _check_text(owner: Any, path: str) -> None:
+    for name, longest in _LONGEST.items():
+        text = getattr(owner, name, None)
+        if not text:
+            continue
+        field = path if name == path else f"{path}.{name}"
+        if len(text) > longest:
+            raise WireError(f"at most {longest} characters", field=field, value=text)
+        if not text.isprintable():
+            # They stand in log lines, pages and tables, where these would pass for something else.
+            raise WireError("must not contain control characters", field=field, value=text)
+    error = getattr(owner, "error", None)
+    if error is not None and (len(error) > _LONGEST_ERROR or "\0" in error):
+        raise WireError(
+            f"at most {_LONGEST_ERROR} characters, none of them zero",
+            field=f"{path}.error",
+            value=error,
+        )
+
+
+def _plain(number: float) -> float | str:
+    # JSON has no word for the others.
+    return number if math.isfinite(number) else str(number)
 
 
 def _check_time(at_s: float, field: str) -> None:
@@ -266,9 +352,25 @@ def _numbers(signals: Any, path: str) -> Iterator[tuple[str, float]]:
     """Every number of a signals struct with its dotted path; checks histogram shapes on the way."""
     for name in signals.__struct_fields__:
         value = getattr(signals, name)
-        if value is None or isinstance(value, str):
+        if value is None:
             continue
-        if isinstance(value, dict):
+        if isinstance(value, str):
+            if len(value) > _LONGEST["kind"] or not value.isprintable():
+                raise WireError(
+                    f"at most {_LONGEST['kind']} characters", field=f"{path}.{name}", value=value
+                )
+        elif isinstance(value, dict):
+            if len(value) > MAX_KEYS:
+                raise WireError(
+                    f"at most {MAX_KEYS} entries", field=f"{path}.{name}", value=len(value)
+                )
+            longest = max(value, key=len, default="")
+            if len(longest) > MAX_KEY_CHARS:
+                raise WireError(
+                    f"a key has at most {MAX_KEY_CHARS} characters",
+                    field=f"{path}.{name}",
+                    value=longest,
+                )
             for key, inner in value.items():
                 yield from _number(inner, f"{path}.{name}.{key}")
         else:
@@ -279,6 +381,8 @@ def _number(value: float | Histogram, path: str) -> Iterator[tuple[str, float]]:
     if not isinstance(value, Histogram):
         yield path, value
         return
+    if len(value.edges) > MAX_EDGES:
+        raise WireError(f"at most {MAX_EDGES} edges", field=f"{path}.edges", value=len(value.edges))
     if len(value.counts) != len(value.edges) + 1:
         raise WireError(
             "counts must be one longer than edges", field=f"{path}.counts", value=len(value.counts)

@@ -24,9 +24,9 @@ def decide(
     state of links, that before missing inputs, and tuning comes last. Deterministic; never raises
     for data. Roles are carried over. The verdict's `memory` goes into the next pass.
     """
-    situation = survey(observation, plan, memory, params, scenario)
-    # Absurd but finite inputs may overflow inside the model; verdicts are checked, not warned of.
+    # Absurd but finite inputs may overflow inside the model: nothing comes of it but a hold.
     with np.errstate(all="ignore"):
+        situation = survey(observation, plan, memory, params, scenario)
         for rule in (_paused, forced, _nothing_to_tune, _blind, _no_traffic, _warming_up):
             verdict = rule(situation)
             if verdict is not None:

@@ -30,6 +30,9 @@ _LAST_BUCKET_RATIO = 1.1
 """The open bucket above the last edge is taken to reach this much further."""
 
 
+_LEAST_WEIGHT, _MAX_PLAUSIBLE = 1e-6, 1e12
+
+
 class Lengths(Protocol):
     """A distribution of uncached lengths. The last axis of an answer is that of `x`."""
 
@@ -120,13 +123,17 @@ def usable(histogram: LengthHistogram | None) -> bool:
     if histogram is None or not histogram.edges:
         return False
     edges, counts = np.asarray(histogram.edges), np.asarray(histogram.counts)
+    # Compared, not subtracted: finite edges may still differ by more than a float holds.
     return bool(
         len(counts) == len(edges) + 1
         and edges[0] > 0
-        and np.all(np.diff(edges) > 0)
+        and edges[-1] <= _MAX_PLAUSIBLE
+        and np.all(edges[1:] > edges[:-1])
         and np.all(counts >= 0)
-        and 0 < counts.sum() < math.inf
-        and histogram.n_effective > 0
+        and np.all(counts <= _MAX_PLAUSIBLE)
+        and counts.sum() > _LEAST_WEIGHT
+        and 0 < histogram.n_effective <= _MAX_PLAUSIBLE
+        and histogram.n_seen >= 0
     )
 
 

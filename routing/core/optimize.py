@@ -5,7 +5,7 @@ decode instances as that needs, all others prefill, and t as high as these prefi
 Any lower t only sends more to what is shared (PrfaaS instances, links). So h is feasible exactly
 when the shared stages carry the sum of these choices, and since every choice only gets harder with
 h, the best h is found by bisection; ties fall to the highest t, that is to the least Gbps.
-Thresholds come out to the token: a geometric grid first, then the whole numbers around its answer.
+Thresholds come out to the token: a geometric grid first, then whole numbers around its answer.
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ from routing.core.throughput import FleetModel, Setting, Site, Work, predict, wo
 from routing.core.types import Prediction
 
 _GRID_RATIO = 1.01
-_MAX_FINE_POINTS = 2_000
 _BISECTIONS = 50
 _SLACK = 1e-12
 """Relative: a bound met exactly must not be lost to rounding."""
+_TIE = 1e-9
+"""Relative: headrooms this close are equal, or rounding would choose between equal t."""
 
 
 @dataclass(frozen=True)
@@ -55,14 +56,13 @@ def optimise(
     model: FleetModel, freedom: dict[str, Freedom], *, headroom_target: float | None = None
 ) -> Optimum:
     """The settings of greatest headroom, or the least remote ones that reach a target."""
-    coarse = _Search(
+    search = _Search(
         model,
         freedom,
         {s.name: _geometric(freedom[s.name].t_low, freedom[s.name].t_high) for s in model.sites},
     )
-    low, high = coarse.bracket(headroom_target)
-    fine = _Search(model, freedom, coarse.grids_between(low, high))
-    settings = fine.cheapest(fine.bracket(headroom_target)[0])
+    search = _Search(model, freedom, search.finer_grids(*search.bracket(headroom_target)))
+    settings = search.cheapest(search.bracket(headroom_target)[0])
     assert settings is not None, "the lower end of a bracket is feasible"
     return Optimum(settings, predict(model, settings))
 
@@ -79,7 +79,7 @@ class _Search:
         }
 
     def bracket(self, target: float | None) -> tuple[float, float]:
-        """A feasible headroom and the least one known not to be (equal if nothing limits)."""
+        """A feasible headroom and one that is not, a tie apart (equal if nothing limits)."""
         low = 0.0
         high = min(
             self.freedom[s.name].decode_high / (s.demand_rps * s.decode_s) for s in self.model.sites
@@ -94,7 +94,7 @@ class _Search:
                 high = middle
             else:
                 low = middle
-        return low, high
+        return low * (1 - _TIE), high * (1 + _TIE)
 
     def cheapest(self, headroom: float) -> dict[str, Setting] | None:
         """The cheapest settings that carry `headroom` times every demand, None if none do."""
@@ -127,23 +127,23 @@ class _Search:
         n_fit = int(np.searchsorted(load, n_prefill * (1 + _SLACK), side="right"))
         return n_fit - 1 if n_fit > 0 else None
 
-    def grids_between(self, low: float, high: float) -> dict[str, Array]:
-        """Per site every whole threshold that may carry a headroom from `low` to `high`.
+    def finer_grids(self, low: float, high: float) -> dict[str, Array]:
+        """Per site every whole threshold next to where the best headroom of this grid is found.
 
-        At a feasible `low` no t above the next grid point fits locally; at `high` the shared
-        stages are too small for the t that would, so the answer lies above it.
+        At `low` no t above the next grid point fits locally, at `high` none above `bottom` does;
+        all between carry the same (a gap in the lengths), so a better t lies at one of the ends.
         """
         settings = self.cheapest(low)
-        assert settings is not None
+        assert settings is not None, "the lower end of a bracket is feasible"
         finer = {}
         for site in self.model.sites:
             grid, setting = self.grids[site.name], settings[site.name]
-            top = int(np.searchsorted(grid, setting.threshold)) + 1
+            top = int(np.searchsorted(grid, setting.threshold))
             bottom = self._highest_t(
                 site, rate_rps=high * site.demand_rps, n_prefill=setting.n_prefill
             )
-            first = grid[max(0, (bottom or 0) - 1)]
-            finer[site.name] = _whole(first, grid[min(top, len(grid) - 1)])
+            ends = [_whole_around(grid, top), _whole_around(grid, bottom or 0)]
+            finer[site.name] = np.unique(np.concatenate(ends))
         return finer
 
 
@@ -156,10 +156,7 @@ def _geometric(low: float, high: float) -> Array:
     return np.unique([low, *np.round(np.geomspace(first, max(high, first), steps + 1)), high])
 
 
-def _whole(low: float, high: float) -> Array:
-    """Every whole number from `low` to `high`; thinned geometrically where there are too many."""
-    if not math.isfinite(high) or high <= low:
-        return np.array([low])
-    if high - low < _MAX_FINE_POINTS:
-        return np.arange(low, high + 1.0)
-    return np.unique(np.round(np.geomspace(max(low, 1.0), high, _MAX_FINE_POINTS)))
+def _whole_around(grid: Array, at: int) -> Array:
+    """Every whole number between the neighbours of a grid point."""
+    low, high = grid[max(0, at - 1)], grid[min(at + 1, len(grid) - 1)]
+    return np.arange(low, high + 1.0) if math.isfinite(high) else np.array([low])

@@ -28,7 +28,8 @@ from routing.core.uncertainty import Outlook, outlook, smooth, together
 
 FORMULA = "exact-2"
 """Method `exact` with thresholds chosen under sampling noise; stored with every verdict."""
-MAX_PLAUSIBLE_RPS = 1e6
+LEAST_RPS, MAX_PLAUSIBLE_RPS = 1e-6, 1e6
+"""Less than a request in ten days is none; more than this is a counter gone wrong."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,9 @@ class Situation:
             return 0.0
         if seen.demand_state != "value" or seen.demand_rps is None:
             return None
-        return seen.demand_rps if 0.0 <= seen.demand_rps <= MAX_PLAUSIBLE_RPS else None
+        if not 0.0 <= seen.demand_rps <= MAX_PLAUSIBLE_RPS:
+            return None
+        return seen.demand_rps if seen.demand_rps >= LEAST_RPS else 0.0
 
     @cached_property
     def busy(self) -> list[str]:

@@ -157,9 +157,10 @@ def predict(model: FleetModel, settings: dict[str, Setting]) -> Prediction:
         site.name: work(model.kv, site, settings[site.name].threshold, model.method)
         for site in model.sites
     }
-    # A stage that next to nothing uses has no capacity worth a number.
-    stages = [s for s in _stages(model, settings, works) if _utilisation(s) > _UNUSED]
+    stages = _stages(model, settings, works)
     tightest = max(stages, key=_utilisation)
+    # A stage that next to nothing uses has no capacity worth a number.
+    used = [s for s in stages if _utilisation(s) > _UNUSED * min(1.0, _utilisation(tightest))]
     headroom = 1.0 / _utilisation(tightest) if tightest.capacity > 0 else 0.0
     shipped = _link_bytes_per_s(model, works)
     link_gbps = {link: gbps(rate) for link, rate in shipped.items()}
@@ -175,7 +176,7 @@ def predict(model: FleetModel, settings: dict[str, Setting]) -> Prediction:
                 capacity_rps=stage.capacity / stage.load * stage.demand_rps,
                 utilisation_ratio=_utilisation(stage) if stage.capacity > 0 else None,
             )
-            for stage in stages
+            for stage in used
         ),
         link_gbps=link_gbps,
         link_utilisation_ratio={

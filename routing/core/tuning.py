@@ -15,6 +15,9 @@ from routing.core.steps import changed_to, into_bounds, t_of
 from routing.core.threshold import Proposal, propose
 from routing.core.types import Clamp, ClusterPlan, Prediction, Verdict
 
+RELIEVED_UTILISATION_RATIO = 0.95
+"""A congested link that the model finds no busier than this drains by itself: no more haste."""
+
 
 def tuned(s: Situation) -> Verdict:
     """Towards the best thresholds, as far and as soon as the dampers allow."""
@@ -88,7 +91,7 @@ def _urgent(s: Situation, changed: dict[str, ClusterPlan], current: Prediction) 
             used = current.link_utilisation_ratio.get(link.id)
             tight = current.bottleneck == f"link:{link.id}"
             if tight and s.links[link.id].congested and used is not None:
-                return used >= s.params.congestion_utilisation_ratio
+                return used > RELIEVED_UTILISATION_RATIO
     return False
 
 

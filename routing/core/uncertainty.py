@@ -10,8 +10,10 @@ window but the one of greatest expected log headroom,
 
     t* = argmax_t  E_q [ ln h(t; q) ]          h = capacity of the tightest stage / demand
 
-and a change to it is *significant* when g = ln h(t*) - ln h(t) has over the draws a mean of at
-least `LEAST_LOG_GAIN` and of `RISE_SD` (t up) or `FALL_SD` (t down) of its standard deviations.
+moved `AIM_SHARE` of the way (in ln t) back to the best t of the mean window, because a rise that
+proves right later has to be surer than a fall. A change is *significant* when over the draws
+g = ln h(t*) - ln h(t) has a mean of at least `LEAST_LOG_GAIN` and of `RISE_SD` (t up) or `FALL_SD`
+(t down) of its standard deviations.
 
 Two steps sharpen the window first. Requests that decay out of it are kept in a second, slower
 decay (`smooth`, `together`), so a request of age u weighs
@@ -22,7 +24,9 @@ and n is (sum w)^2 / sum w^2; that memory starts anew when the mean of ln L move
 same traffic. And `outlook` pulls the empirical shares q towards the log-normal f that fits them, by
 the James-Stein weight
 
-    w = min(W_MAX, nu / X2),   X2 = 4 n sum_b (sqrt q_b - sqrt f_b)^2,   nu = buckets with n f >= 1
+    w = min(1, nu / X2),   X2 = 4 n sum_b (sqrt q_b - sqrt f_b)^2
+
+with nu the number of buckets with n f >= 1, less 3 for what the fit uses up,
 
 so lengths that look log-normal profit from the curve and any other shape is left as measured.
 """
@@ -38,12 +42,12 @@ from routing.core.lengths import Array, BucketLengths, bucket_edges, normal_cdf
 from routing.core.types import LengthHistogram
 
 N_DRAWS = 96
-RISE_SD, FALL_SD = 1.5, 0.5
+RISE_SD, FALL_SD = 1.0, 0.5
 """A rise has to be surer than a fall: it is the side on which an error is dear."""
 LEAST_LOG_GAIN = 0.005
+AIM_SHARE = 0.25
 WINDOW_TAU_S, MEMORY_TAU_S = 300.0, 600.0
 DRIFT_SD = 3.5
-W_MAX = 0.8
 _FIT_STEPS = 8
 
 
@@ -152,7 +156,7 @@ def outlook(histogram: LengthHistogram) -> Outlook:
         return Outlook(edges, shares, raw)
     fit, fits = _log_normal(edges, shares, raw)
     nu = max(1, int(np.count_nonzero(n * fit >= 1.0)) - 3)
-    weight = min(W_MAX, nu / max(_distance(shares, fit, n), 1e-9))
+    weight = min(1.0, nu / max(_distance(shares, fit, n), 1e-9))
     return Outlook(edges, (1 - weight) * shares + weight * fit, (1 - weight) * raw + weight * fits)
 
 

@@ -18,6 +18,7 @@ import time
 from pathlib import Path
 
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 
 from routing.gate.app import Gate
 from routing.gate.config import ConfigError, GateConfig, load_config
@@ -32,6 +33,16 @@ except ImportError:
 _ANY_HOST = ("0.0.0.0", "::", "")
 
 log = logging.getLogger("routing.gate")
+
+
+def _brief(record: logging.LogRecord) -> bool:
+    """A client that does not speak HTTP is one line, not a traceback of ours."""
+    error = record.exc_info[1] if record.exc_info else None
+    if isinstance(error, HttpProcessingError):
+        record.msg = f"not HTTP, answered {error.code}: {' '.join(error.message.split())[:200]!r}"
+        record.args, record.exc_info = (), None
+        record.levelno, record.levelname = logging.WARNING, "WARNING"
+    return True
 
 
 async def serve(config: GateConfig, tokenizer: Tokenizer | None) -> None:
@@ -74,6 +85,7 @@ def main(argv: list[str] | None = None) -> int:
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
+    logging.getLogger("aiohttp.server").addFilter(_brief)
     try:
         config = load_config(path)
         tokenizer = load_tokenizer(Path(config.tokenizer_file)) if config.tokenizer_file else None

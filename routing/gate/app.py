@@ -163,7 +163,7 @@ class Gate:
             try:
                 error = await upstream.probe(timeout_s=max(interval_s, 1.0))
                 if error is None:
-                    upstream.health.probe_ok(now_s=self._now_s())
+                    upstream.probe_answered(now_s=self._now_s())
                 else:
                     upstream.failed(error, refused=False, now_s=self._now_s())
             except ConnectionRefusedError as exc:

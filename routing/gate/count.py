@@ -147,6 +147,7 @@ def _encode(tokenizer: Tokenizer, prompt: Prompt) -> tuple[bytes, ...]:
     # A completion is tokenised as the engine does it; a chat's special tokens come from a template.
     special = prompt.endpoint == "completions"
     return tuple(
-        pack_ids(tokenizer.encode(piece.decode(), add_special_tokens=special).ids)
+        # What was passed by unread (a role, tools) need not be UTF-8; the engine judges that.
+        pack_ids(tokenizer.encode(piece.decode(errors="replace"), add_special_tokens=special).ids)
         for piece in prompt.pieces
     )

@@ -151,6 +151,9 @@ class Proxy:
         except web.HTTPRequestEntityTooLarge as exc:
             self._metrics.invalid.add()
             return _error(413, "too_large", exc.text or "the body is too large")
+        except web.RequestPayloadError as exc:
+            self._metrics.invalid.add()
+            return _error(400, "invalid_body", f"the body cannot be read: {_one_line(exc)}")
         except BadRequest as exc:
             self._metrics.invalid.add()
             return _error(400, "invalid_json", str(exc))
@@ -303,7 +306,7 @@ class Proxy:
                 await response.write(rest)
             await response.write_eof()
         except _Broken as exc:
-            log.warning("%s broke off an answer: %s", attempt.upstream.name, exc)
+            attempt.upstream.broke_off(str(exc), now_s=self._now_s())
             self._metrics.errors.add(side)
             self._metrics.results.add(side, "failed")
             # No proper end: the client must not take half an answer for a whole one.
@@ -363,7 +366,11 @@ async def _read(answer: aiohttp.ClientResponse) -> bytes:
     try:
         return await answer.content.readany()
     except (aiohttp.ClientError, TimeoutError, OSError) as exc:
-        raise _Broken(str(exc) or type(exc).__name__) from exc
+        raise _Broken(_one_line(exc)) from exc
+
+
+def _one_line(exc: BaseException) -> str:
+    return " ".join(str(exc).split()) or type(exc).__name__
 
 
 def _error(

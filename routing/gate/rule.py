@@ -30,6 +30,17 @@ class Rule:
     remote: Mapping[str, float]
     max_remote_in_flight: int | None = None
 
+    def __str__(self) -> str:
+        """As a log line says it."""
+        words: str = self.mode
+        if self.threshold_tokens is not None:
+            words += f" {self.threshold_tokens} tokens"
+        shares = ", ".join(f"{name} {weight:g}" for name, weight in self.remote.items())
+        words += f", remote {shares or 'nobody'}"
+        if self.max_remote_in_flight is not None:
+            words += f", at most {self.max_remote_in_flight} in flight"
+        return words
+
 
 @dataclass(frozen=True)
 class Situation:

@@ -11,7 +11,7 @@ from multidict import CIMultiDict
 from yarl import URL
 
 from routing.gate.config import UpstreamConfig
-from routing.gate.health import Health
+from routing.gate.health import Health, State
 from routing.gate.prefix import Chain, PrefixIndex, Ticket
 from routing.gate.rule import Side
 
@@ -19,6 +19,7 @@ KEEPALIVE_S = 4.0
 """Idle connections are dropped before uvicorn's default of 5 s drops them under a request."""
 
 _LARGE_BODY_BYTES = 512 * 1024
+_SAY_EVERY_S = 10.0
 _NOT_OURS = frozenset({"Accept", "Accept-Encoding", "Content-Type", "User-Agent"})
 _HOP_BY_HOP = frozenset(
     {
@@ -69,6 +70,8 @@ class Upstream:
         self._base = config.url.rstrip("/")
         self._health_url = URL(self._base + config.health_path, encoded=True)
         self._session = session
+        self._n_broken = 0
+        self._say_broken_again_s = now_s
 
     async def request(
         self, method: str, path: str, *, headers: Mapping[str, str], body: bytes | None
@@ -127,9 +130,30 @@ class Upstream:
 
     def answered(self, *, now_s: float) -> None:
         """A request got an answer."""
-        if self.health.state != "up":
-            log.info("%s is up again", self.name)
+        was = self.health.state
         self.health.request_ok(now_s=now_s)
+        self._say_if_up(was)
+
+    def probe_answered(self, *, now_s: float) -> None:
+        """A probe got an answer."""
+        was = self.health.state
+        self.health.probe_ok(now_s=now_s)
+        self._say_if_up(was)
+
+    def _say_if_up(self, was: State) -> None:
+        if was != "up" and self.health.state == "up":
+            log.info("%s is up again", self.name)
+
+    def broke_off(self, error: str, *, now_s: float) -> None:
+        """It stopped in the middle of an answer. One process that dies breaks all of its streams:
+        one line tells of them, and the next of how many there were meanwhile."""
+        self._n_broken += 1
+        if now_s < self._say_broken_again_s:
+            return
+        more = f" ({self._n_broken} since it was last said)" if self._n_broken > 1 else ""
+        log.warning("%s broke off an answer%s: %s", self.name, more, error)
+        self._n_broken = 0
+        self._say_broken_again_s = now_s + _SAY_EVERY_S
 
 
 class Attempt:

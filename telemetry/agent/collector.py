@@ -11,6 +11,9 @@ import asyncio
 import logging
 from collections.abc import Sequence
 
+import msgspec
+
+from telemetry import wire
 from telemetry.agent.sources import Sample, Source
 
 log = logging.getLogger(__name__)
@@ -44,7 +47,10 @@ class Collector:
                 # A fault of ours in reading one source must not silence the others.
                 log.error("%s: reading it failed inside the agent", source.name, exc_info=error)
                 continue
-            sample = task.result()
+            sample = _acceptable(task.result())
+            if sample is None:
+                log.error("%s: its reading cannot be sent, dropped", source.name)
+                continue
             self._say(source, sample)
             samples.append(sample)
         return samples
@@ -70,3 +76,37 @@ class Collector:
             self._warned[source.name] = source.warnings
             for warning in source.warnings:
                 log.warning("%s: %s", source.name, warning)
+
+
+def _acceptable(sample: Sample) -> Sample | None:
+    """The sample, as a failed one if the console would refuse the whole batch for it; None if even
+    that would be refused."""
+    try:
+        wire.check_sample(sample, "")
+        return sample
+    except wire.WireError as exc:
+        value = f"{exc.value!r}"[:80]
+        failed = _failed(sample, f"not a reading: {exc.field.lstrip('.')}={value}: {exc.error}")
+    try:
+        wire.check_sample(failed, "")
+    except wire.WireError:
+        return None
+    return failed
+
+
+def _failed(sample: Sample, error: str) -> Sample:
+    if isinstance(sample, wire.InstanceSample):
+        return msgspec.structs.replace(
+            sample, state="failed", error=error, epoch_s=0.0, signals=wire.InstanceSignals()
+        )
+    if isinstance(sample, wire.RouterSample):
+        return msgspec.structs.replace(
+            sample,
+            state="failed",
+            error=error,
+            epoch_s=0.0,
+            plan_epoch=None,
+            plan_version=None,
+            signals=wire.RouterSignals(),
+        )
+    return msgspec.structs.replace(sample, state="failed", error=error, signals=wire.LinkSignals())

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from telemetry import strict_toml
+from telemetry import strict_toml, wire
 from telemetry.engine_maps import MAPS
 from telemetry.strict_toml import TomlError
 
@@ -119,9 +119,47 @@ def _problems(config: Config) -> Iterator[tuple[str, Any, str]]:
         yield "spool_max_bytes", config.spool_max_bytes, f"must be at least {MIN_SPOOL_BYTES}"
     if not (config.instances or config.routers or config.links):
         yield "instances", [], "nothing to read: give [[instances]], [[routers]] or [[links]]"
+    if not config.agent.isprintable():
+        yield "agent", config.agent, "must not contain control characters"
     yield from _source_problems(config)
+    yield from _wire_problems(config)
     for i, link in enumerate(config.links):
         yield from _link_problems(f"links[{i}]", link)
+
+
+def _wire_problems(config: Config) -> Iterator[tuple[str, Any, str]]:
+    """What the console would refuse in every batch."""
+    at_s = 1e9
+    for i, entry in enumerate(config.instances):
+        yield from _refusal(
+            wire.InstanceSample(
+                id=entry.id,
+                role=entry.role,
+                engine=entry.engine,
+                engine_version=entry.engine_version,
+                group=entry.group,
+                at_s=at_s,
+            ),
+            f"instances[{i}]",
+        )
+    for i, router in enumerate(config.routers):
+        yield from _refusal(
+            wire.RouterSample(id=router.id, kind=router.kind, at_s=at_s), f"routers[{i}]"
+        )
+    for i, link in enumerate(config.links):
+        yield from _refusal(
+            wire.LinkSample(id=link.id, measured_layer=link.measured_layer, at_s=at_s),
+            f"links[{i}]",
+        )
+
+
+def _refusal(
+    sample: wire.InstanceSample | wire.RouterSample | wire.LinkSample, key: str
+) -> Iterator[tuple[str, Any, str]]:
+    try:
+        wire.check_sample(sample, key)
+    except wire.WireError as exc:
+        yield exc.field, exc.value, exc.error
 
 
 def _source_problems(config: Config) -> Iterator[tuple[str, Any, str]]:

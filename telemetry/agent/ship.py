@@ -95,7 +95,7 @@ def read_retry_after(header: str | None, now_s: float) -> float | None:
     """Seconds of a Retry-After header, which is a number or a date; None when it is neither."""
     if not header:
         return None
-    if header.strip().isdigit():
+    if header.strip().isdecimal() and header.isascii():
         return float(header)
     try:
         at = parsedate_to_datetime(header)

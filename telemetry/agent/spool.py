@@ -160,13 +160,17 @@ class Spool:
         return next(reversed(self._places), None)
 
     def read(self, seq: int) -> bytes | None:
-        """The payload of a pending batch; None when it is gone."""
+        """The payload of a pending batch; None when it is gone or the disk will not give it."""
         place = self._places.get(seq)
         if place is None:
             return None
         if place.segment is None:
             return place.payload
-        return os.pread(place.segment.fd, place.length, place.offset + _HEADER.size)
+        try:
+            return os.pread(place.segment.fd, place.length, place.offset + _HEADER.size)
+        except OSError as exc:
+            self.write_error = _why(exc)
+            return None
 
     def sync_fd(self) -> int | None:
         """A descriptor for the caller to fdatasync and close, None when nothing is unsynced."""
@@ -256,7 +260,11 @@ class Spool:
     def _remove(self, segment: _Segment) -> None:
         self._segments.remove(segment)
         os.close(segment.fd)
-        segment.path.unlink(missing_ok=True)
+        try:
+            segment.path.unlink(missing_ok=True)
+        except OSError as exc:
+            # After a restart its batches are offered once more and recognised.
+            self.write_error = _why(exc)
 
     def _bound_memory(self) -> None:
         held = [seq for seq, place in self._places.items() if place.segment is None]

@@ -274,6 +274,21 @@ async def test_state_changes_are_one_line_each(
     assert "can be read again" in lines[1]
 
 
+async def test_a_reading_the_console_would_refuse_takes_no_other_with_it(
+    site: Site, console: Any, engine: Any, gate: Any, eventually: Eventually
+) -> None:
+    gate.pages["/metrics"] = gate.pages["/metrics"].replace("plan_version 42", "plan_version 1e20")
+    site.engine(engine.url)
+    site.add("routers", id="f/pd/g0", url=f"{gate.url}/metrics")
+    async with site.running():
+        await eventually(lambda: samples(console, "f/pd/g0"))
+        await eventually(lambda: samples(console, "f/pd/p0"))
+    refused = samples(console, "f/pd/g0")[-1]
+    assert (refused.state, refused.signals) == ("failed", wire.RouterSignals())
+    assert f"plan_version={10**20}: must be in 0..2^63-1" in refused.error
+    assert samples(console, "f/pd/p0")[-1].state == "ok"
+
+
 async def test_the_console_goes_and_comes_back(
     site: Site, console: Any, engine: Any, eventually: Eventually
 ) -> None:

@@ -64,6 +64,8 @@ def test_retries_slow_down_with_jitter_and_a_bound() -> None:
         ("Wed, 21 Oct 2026 07:28:10 GMT", 10.0),
         ("Wed, 21 Oct 2026 07:27:00 GMT", 0.0),
         ("soon", None),
+        ("\N{SUPERSCRIPT TWO}", None),
+        ("9" * 400, float("inf")),
         ("", None),
         (None, None),
     ],

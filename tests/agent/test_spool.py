@@ -271,3 +271,40 @@ def test_what_is_unsynced_is_offered_for_syncing_once(tmp_path: Path) -> None:
     os.close(descriptor)
     assert spool.sync_fd() is None
     spool.close()
+
+
+def test_a_disk_that_only_reads_stops_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file system the kernel remounted read-only still lets batches be sent and forgotten."""
+    spool = opened(tmp_path, max_bytes=16 * 1024)
+    seqs = fill(spool, *[b"x" * 1000] * 10)
+    n_segments = len(list(tmp_path.glob("*.segment")))
+    assert n_segments > 1
+
+    def read_only(*_: object, **__: object) -> None:
+        raise OSError(30, "Read-only file system")
+
+    for name in ("unlink", "pwrite", "ftruncate"):
+        monkeypatch.setattr(spool_module.os, name, read_only)
+    monkeypatch.setattr(Path, "unlink", read_only)
+    for seq in seqs:
+        assert spool.read(seq) == b"x" * 1000
+        spool.done(seq)
+    assert spool.n_pending == 0
+    assert spool.write_error == "Read-only file system"
+    assert len(list(tmp_path.glob("*.segment"))) == n_segments
+
+
+def test_a_disk_that_gives_nothing_back_costs_its_batches_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spool = opened(tmp_path)
+    [seq] = fill(spool, b"a")
+
+    def broken(*_: object) -> bytes:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(spool_module.os, "pread", broken)
+    assert spool.read(seq) is None
+    assert spool.write_error == "Input/output error"

@@ -64,7 +64,7 @@ def test_of_two_changes_from_one_version_the_second_is_refused(
 def test_a_change_must_say_what_it_read(fleet: Fleet, operator: Client) -> None:
     response = send(operator, "patch", POLICY, {"mode": "paused"})
     assert (response.status_code, strict(response)["status"]) == (428, 428)
-    for nonsense in ("*", "two", '"1.5"', "²"):
+    for nonsense in ("*", "two", '"1.5"', "²", "9" * 5_000):
         refused = send(operator, "patch", POLICY, {"mode": "paused"}, **{"If-Match": nonsense})
         assert refused.status_code == 412
 
@@ -212,3 +212,27 @@ def test_the_audit_is_read_newest_first(fleet: Fleet, operator: Client) -> None:
         "night",
     )
     assert (newest["before"]["mode"], newest["after"]["mode"]) == ("active", "paused")
+
+
+def test_a_knob_no_float_can_hold_is_refused(fleet: Fleet, operator: Client) -> None:
+    seen = {"If-Match": '"1"'}
+    body = {"knobs": {"headroom_target": 10**400}}
+    response = send(operator, "patch", POLICY, body, **seen)
+    assert response.status_code == 422
+    assert strict(response)["errors"] == {"knobs.headroom_target": ["must be in 1..10"]}
+
+
+def test_a_body_nested_too_deeply_is_the_senders_mistake(fleet: Fleet, operator: Client) -> None:
+    response = operator.generic(
+        "PATCH",
+        BASE + POLICY,
+        b"[" * 100_000,
+        content_type="application/json",
+        headers={"If-Match": '"1"'},
+    )
+    assert (response.status_code, strict(response)["status"]) == (400, 400)
+
+
+def test_the_audit_names_the_scopes_a_token_has(admin: Client) -> None:
+    send(admin, "post", "/tokens", {"name": "twice", "scopes": ["read", "read"]})
+    assert Action.objects.latest("id").after["scopes"] == ["read"]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 from typing import Any
+from urllib.parse import urlencode, urlsplit
 
 import pytest
 from django.test import Client
@@ -302,3 +304,60 @@ def test_a_page_is_never_longer_than_200(fleet: Fleet, reader: Client) -> None:
     feed(shift([instance(f"f1/pd/p{i}", at_s=-1.0) for i in range(210)]))
     body = strict(send(reader, "get", "/fleets/f1/instances?limit=100000"))
     assert (len(body["results"]), body["count"]) == (200, 210)
+
+
+@pytest.mark.parametrize("position", ["abc", "1", "2026-01-01", "9" * 5_000, "%00"])
+@pytest.mark.parametrize("path", ["ticks", "decisions", "holds"])
+def test_a_forged_cursor_is_not_found(
+    fleet: Fleet, reader: Client, path: str, position: str
+) -> None:
+    cursor = base64.b64encode(f"p={position}".encode()).decode()
+    response = send(reader, "get", f"/fleets/f1/{path}?{urlencode({'cursor': cursor})}")
+    good = position == "1" and path != "ticks"
+    assert response.status_code == (200 if good else 404)
+    strict(response)
+
+
+def test_the_pages_of_a_list_follow_each_other(fleet: Fleet, reader: Client) -> None:
+    run_ticks()
+    first = strict(send(reader, "get", "/fleets/f1/ticks?limit=1"))
+    query = urlsplit(first["next"]).query
+    second = strict(send(reader, "get", f"/fleets/f1/ticks?{query}"))
+    assert second["results"][0]["seq"] < first["results"][0]["seq"]
+
+
+def test_a_null_character_in_a_query_is_refused_in_the_one_error_shape(
+    fleet: Fleet, reader: Client
+) -> None:
+    for path in ("/audit?fleet=%00", "/fleets/f1/instances?cluster=%00&role=%00"):
+        response = send(reader, "get", path)
+        assert (response.status_code, strict(response)["status"]) == (400, 400)
+
+
+def test_a_host_we_do_not_answer_to_is_400_in_the_one_error_shape(
+    fleet: Fleet, reader: Client
+) -> None:
+    response = send(reader, "get", "/fleets/f1", Host="evil.example")
+    assert (response.status_code, strict(response)["status"]) == (400, 400)
+
+
+@pytest.mark.parametrize("since_s", ["-1e12", "253402300799", "-1"])
+def test_a_series_at_no_possible_time_is_422(fleet: Fleet, reader: Client, since_s: str) -> None:
+    until_s = float(since_s) + 100.0 if since_s != "253402300799" else 253402300899
+    query = f"names=loop:headroom&since={since_s}&until={until_s}"
+    response = send(reader, "get", f"/fleets/f1/series?{query}")
+    assert response.status_code == 422
+    assert "since" in strict(response)["errors"]
+
+
+def test_an_ack_of_a_version_of_5000_digits_is_422(fleet: Fleet) -> None:
+    headers = {"X-Router": "f1/pd/gw-1", "X-Version-Running": "9" * 5_000 + ".1"}
+    response = send(machine("router"), "get", "/fleets/f1/plan", **headers)
+    assert response.status_code == 422
+
+
+def test_the_links_of_other_fleets_are_not_in_a_fleets_series(fleet: Fleet) -> None:
+    bound = machine("read", fleet="f1")
+    response = send(bound, "get", "/fleets/f1/series?names=link:x->y:tx_gbps")
+    assert response.status_code == 422
+    assert "is no link of f1" in strict(response)["error"]

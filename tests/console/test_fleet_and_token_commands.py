@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -143,3 +146,22 @@ def test_without_json_only_the_secret_is_printed() -> None:
     out = io.StringIO()
     call_command("token", "issue", "agent", "--scope", "ingest", stdout=out)
     assert tokens.find(out.getvalue().strip(), timezone.now()) is not None
+
+
+@pytest.mark.parametrize("command", [["fleet", "list"], ["token", "issue", "x", "--scope", "read"]])
+def test_without_a_console_a_command_says_in_one_line_how_to_start_one(
+    tmp_path: Path, command: list[str]
+) -> None:
+    kept = {k: v for k, v in os.environ.items() if k not in ("DATABASE_URL", "REDIS_URL")}
+    done = subprocess.run(
+        [sys.executable, "manage.py", *command],
+        cwd=Path(__file__).resolve().parents[2],
+        env=kept | {"CONSOLE_STATE_DIR": str(tmp_path / "none")},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert (done.returncode, done.stdout) == (1, "")
+    assert len(done.stderr.splitlines()) == 1
+    assert "manage.py up" in done.stderr

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+from typing import Any
+
 import pytest
 
-from console.origins import refusal
+from console.origins import Guard, refusal
 
 HOST = "console.example:8443"
 GOOD = "https://console.example:8443"
@@ -158,3 +161,27 @@ def test_a_trusted_origin_does_not_excuse_the_host() -> None:
         )
         is not None
     )
+
+
+@pytest.mark.parametrize("path", ["/ws/live", "/ws/plan"])
+def test_a_null_character_in_the_query_is_refused_before_a_route_sees_it(path: str) -> None:
+    async def forbidden(scope: Any, receive: Any, send: Any) -> None:
+        raise AssertionError("let through")
+
+    sent: list[dict[str, Any]] = []
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "websocket.connect"}
+
+    async def send(message: dict[str, Any]) -> None:
+        sent.append(message)
+
+    scope = {
+        "type": "websocket",
+        "path": path,
+        "scheme": "ws",
+        "query_string": b"fleet=%00",
+        "headers": [(b"host", b"127.0.0.1:8000"), (b"origin", b"http://127.0.0.1:8000")],
+    }
+    asyncio.run(Guard(forbidden, machine_paths={"/ws/plan"})(scope, receive, send))
+    assert sent == [{"type": "websocket.close", "code": 4403}]

@@ -138,6 +138,22 @@ def test_ttft_quantiles_are_of_both_sides_and_of_the_window() -> None:
     assert shown(live)["ttft_p50_s"] is None
 
 
+def test_unlike_buckets_of_the_sides_are_no_quantile() -> None:
+    live = state()
+    for at_s, count in ((T0, 0.0), (T0 + 10, 5.0)):
+        ttft = {
+            "local": wire.Histogram(edges=[], counts=[count], sum=0.0),
+            "remote": wire.Histogram(edges=[1.0, 2.0], counts=[count, 0.0, 0.0], sum=0.0),
+        }
+        requests = {"local|Short": count, "remote|Long": count}
+        apply(
+            live,
+            router("f/pd/g", at_s, signals={"ttft_seconds": ttft, "requests_total": requests}),
+        )
+    found = shown(live)
+    assert (found["remote_share"], found["ttft_p50_s"], found["ttft_p90_s"]) == (0.5, None, None)
+
+
 def test_a_gate_that_reports_nothing_yet_is_shown_as_such() -> None:
     live = state()
     apply(live, router("f/pd/g", T0))

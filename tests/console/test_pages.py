@@ -87,7 +87,7 @@ def test_signing_out_is_a_post(viewer: Client) -> None:
 def test_without_a_fleet_the_first_page_names_the_command_that_makes_one(viewer: Client) -> None:
     found = text(viewer, "overview")
     assert "No fleet is described yet" in found
-    assert "python manage.py fleet apply scenario.toml" in found
+    assert "python3 -m uv run manage.py fleet apply scenario.toml" in found
 
 
 def test_one_fleet_is_shown_at_once_and_the_query_goes_along(viewer: Client) -> None:
@@ -114,7 +114,7 @@ def test_of_several_fleets_one_is_chosen(viewer: Client) -> None:
         ("fleet-overview", "No gate has asked for a plan", "python -m routing.gate --config"),
         ("fleet", "No agent has reported an instance", "python -m telemetry.agent --config"),
         ("fleet", "every gate sends everything local", "python -m routing.gate --config"),
-        ("decisions", "No decision yet", "python manage.py up"),
+        ("decisions", "No decision yet", "python3 -m uv run manage.py up"),
     ],
 )
 def test_an_empty_page_says_what_is_missing_and_the_next_command(
@@ -335,3 +335,37 @@ def test_words_of_people_are_escaped(viewer: Client) -> None:
         ("fleet-overview", ["f1"]),
     ):
         assert evil not in viewer.get(reverse(name, args=args)).content.decode()
+
+
+@pytest.mark.parametrize("query", ["q=%00", "actor=%00", "page=%00"])
+def test_a_query_that_cannot_be_meant_says_so(viewer: Client, query: str) -> None:
+    response = viewer.get(f"/audit/?{query}")
+    assert response.status_code == 400
+    assert "cannot be meant" in words(response.content.decode())
+
+
+def test_a_foreign_host_gets_a_page_that_names_the_setting(viewer: Client) -> None:
+    response = viewer.get("/audit/", headers={"Host": "evil.example"})
+    assert response.status_code == 400
+    assert "CONSOLE_ALLOWED_HOSTS" in response.content.decode()
+
+
+def test_a_page_number_of_5000_digits_is_the_first_page(viewer: Client) -> None:
+    make_fleet()
+    assert viewer.get("/fleets/f1/fleet/?page=" + "9" * 5_000).status_code == 200
+
+
+def test_an_account_in_no_group_can_sign_out() -> None:
+    page = person("nobody").get("/", follow=True).content.decode()
+    assert reverse("logout") in page
+    assert "Sign out nobody" in words(page)
+
+
+def test_a_link_measured_at_no_capacity_does_not_show_the_configured_one(viewer: Client) -> None:
+    make_fleet()
+    now_s = timezone.now().timestamp()
+    feed([cases.link(at_s=now_s - 1.0 - cases.NOW_S, tx_gbps=0.0, capacity_gbps=0.0)])
+    page = viewer.get("/fleets/f1/fleet/").content.decode()
+    row = words(re.search(r"<tr data-link=.*?</tr>", page, re.DOTALL)[0])
+    assert "prfaas → pd" in row
+    assert "100 Gbps" not in row

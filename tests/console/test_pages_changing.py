@@ -13,7 +13,7 @@ from django.utils import timezone
 
 from console import pages
 from routing import commands
-from routing.models import Action, Fleet, Hold, Policy
+from routing.models import Action, Decision, Fleet, Hold, Policy
 from telemetry.models import ApiToken
 from tests.console.api_case import person
 from tests.console.page_case import busy_fleet
@@ -225,6 +225,22 @@ def test_a_threshold_out_of_the_policys_bounds_is_named(fleet: Fleet, operator: 
     assert "must be in 512..131072" in words(response.content.decode())
 
 
+def test_a_hold_that_would_be_refused_is_not_offered(
+    fleet: Fleet, hold: Hold, operator: Client
+) -> None:
+    response = operator.get("/fleets/f1/hold/", HELD)
+    found = words(response.content.decode())
+    assert response.status_code == 422
+    assert "ana already holds pd" in found
+    assert "Hold it" not in found
+    hold.delete()
+    response = operator.get("/fleets/f1/hold/", {**HELD, "threshold_tokens": "4"})
+    found = words(response.content.decode())
+    assert response.status_code == 422
+    assert "must be in 512..131072" in found
+    assert "Hold it" not in found
+
+
 def test_all_local_needs_no_threshold(fleet: Fleet, operator: Client) -> None:
     held = {**HELD, "mode": "always_local", "threshold_tokens": "", "version": "1"}
     assert operator.post("/fleets/f1/hold/", held).status_code == 302
@@ -342,3 +358,35 @@ def test_the_audit_shows_who_what_why_and_filters(fleet: Fleet, operator: Client
     assert "1 change " in filtered
     none = words(operator.get("/audit/", {"q": "nothing like it"}).content.decode())
     assert "No change matches this filter" in none
+
+
+def test_a_reason_too_long_is_refused_and_nothing_is_written(fleet: Fleet, hold: Hold) -> None:
+    admin = person("admin")
+    token, _ = commands.issue_token(
+        name="agent",
+        scopes=["ingest"],
+        fleet="",
+        expires_at=None,
+        actor="t",
+        via="test",
+        reason="",
+        now=timezone.now(),
+    )
+    before = Action.objects.count()
+    for path, more in (
+        (f"/fleets/f1/holds/{hold.pk}/release/", {}),
+        (f"/tokens/{token.pk}/revoke/", {}),
+        ("/fleets/f1/mode/", {"mode": "paused", "version": "1"}),
+    ):
+        response = admin.post(path, {"reason": "x" * 501, **more})
+        assert response.status_code == 422
+        assert "at most 500 characters" in words(response.content.decode())
+    assert Action.objects.count() == before
+
+
+def test_reverting_to_t_zero_asks_for_zero_not_for_nothing(operator: Client, fleet: Fleet) -> None:
+    row = Decision.objects.filter(fleet=fleet, version__isnull=False).order_by("-id").first()
+    row.previous["clusters"]["pd"] |= {"mode": "threshold", "threshold_tokens": 0}
+    row.save()
+    page = operator.get(f"/fleets/f1/decisions/{row.pk}/").content.decode()
+    assert "threshold_tokens=0&amp;" in page

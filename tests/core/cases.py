@@ -74,7 +74,7 @@ def demo_model(method: Method = "exact", **link: Any) -> FleetModel:
 def exact_histogram(n: float = 1500.0, lengths: LogNormalLengths = TRUE_LENGTHS) -> LengthHistogram:
     """`n` requests spread over the wire's buckets exactly as the distribution says."""
     below = np.array([0.0, *lengths.cdf(WIRE_EDGES), 1.0])
-    return LengthHistogram(tuple(WIRE_EDGES), tuple((n * np.diff(below)).tolist()), n, n)
+    return LengthHistogram(tuple(WIRE_EDGES.tolist()), tuple((n * np.diff(below)).tolist()), n, n)
 
 
 def pd(**changes: Any) -> PdObservation:

@@ -63,7 +63,7 @@ class Window:
         if not weight:
             return None
         return LengthHistogram(
-            edges=tuple(WIRE_EDGES),
+            edges=tuple(WIRE_EDGES.tolist()),
             counts=tuple(self.counts.tolist()),
             n_effective=weight**2 / self.squares,
             n_seen=self.n_seen,

@@ -213,7 +213,11 @@ def test_every_verdict_explains_itself(what, observation, reason, action, given)
 def test_an_adoption_says_what_from_to_why_and_the_gain() -> None:
     verdict = says()
     assert t_of(verdict) == 6000
-    for part in ("t = 4,000 -> t = 6,000", "remote prefill of prfaas limits", "+"):
+    for part in (
+        "Raised t of pd from 4,000 to 6,000",
+        "because remote prefill of prfaas limits",
+        "+",
+    ):
         assert part in verdict.message
     (clamp,) = verdict.clamps
     assert clamp.name == "t_max_step_factor"

@@ -133,7 +133,7 @@ def test_work_is_monotone_in_t(bucket_weights) -> None:
     st.integers(1, 7),
     st.integers(1, 12),
 )
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 def test_best_t_equals_brute_force(bucket_weights, link, n_prefill, n_remote) -> None:
     model = demo_model()
     model = FleetModel(
@@ -141,7 +141,7 @@ def test_best_t_equals_brute_force(bucket_weights, link, n_prefill, n_remote) ->
     )
     free = {"pd": Freedom.of_threshold(512, 65_536, n_prefill=n_prefill, n_decode=8 - n_prefill)}
     best = optimise(model, free)
-    grid = np.arange(512.0, 65_537.0, 3.0)
+    grid = np.arange(512.0, 65_537.0)
     done = work(model.kv, model.sites[0], grid)
     with np.errstate(all="ignore"):
         rates = np.min(
@@ -153,12 +153,10 @@ def test_best_t_equals_brute_force(bucket_weights, link, n_prefill, n_remote) ->
             ],
             axis=0,
         )
-    # The grid has every third t, so it may miss the peak a little but never beat it.
-    assert rates.max() * (1 - 1e-9) <= best.prediction.lambda_max_rps <= rates.max() * 1.002
+    assert best.prediction.lambda_max_rps == pytest.approx(rates.max(), rel=1e-8)
     # Ties fall to the highest t: the least traffic on the link.
-    ties = grid[rates >= rates.max() * (1 - 1e-9)]
-    if best.prediction.lambda_max_rps >= rates.max() * (1 - 1e-9):
-        assert best.settings["pd"].threshold >= ties[-1] - 3
+    ties = grid[rates >= rates.max() * (1 - 1e-10)]
+    assert best.settings["pd"].threshold >= ties[-1]
 
 
 def test_free_roles_equal_a_search_over_every_split() -> None:

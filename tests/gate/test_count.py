@@ -211,3 +211,10 @@ async def test_a_tokenizer_makes_text_exact_and_a_chat_better() -> None:
     assert counts.count(chat).source == "estimated", "the engine's template is not known here"
     untouched = parsed(prompt=[1, 2])
     assert await counts.tokenise(untouched) is untouched
+
+
+async def test_bytes_a_chat_passes_by_unread_need_not_be_utf8() -> None:
+    body = b'{"messages": [{"role": "u\xff", "content": "w v"}], "tools": "\xff"}'
+    prompt = parse_prompt("chat", parse_body(body))
+    assert prompt is not None
+    assert (await counter(words_tokenizer()).tokenise(prompt)).unit == "token"

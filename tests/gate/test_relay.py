@@ -152,6 +152,19 @@ async def test_a_body_that_is_no_json_object_is_refused_unsent(
     assert (await gate.metrics())["prfaas_gate_invalid_total"] == 1
 
 
+@pytest.mark.parametrize("encoding", ["gzip", "deflate"])
+async def test_a_body_that_is_not_what_its_encoding_says_is_refused_unsent(
+    gate: RunningGate, local: Upstream, encoding: str
+) -> None:
+    async with gate.client.post(
+        gate.url + "/v1/completions", data=b"plain", headers={"Content-Encoding": encoding}
+    ) as response:
+        assert response.status == 400
+        assert (await response.json())["error"]["code"] == "invalid_body"
+    assert local.requests == []
+    assert (await gate.metrics())["prfaas_gate_invalid_total"] == 1
+
+
 async def test_a_body_above_the_limit_is_refused(local: Upstream) -> None:
     async with gate_running(gate_config(local.url, max_body_bytes=1000)) as gate:
         response, body = await gate.complete("x" * 2000)
@@ -225,6 +238,18 @@ async def test_half_an_answer_never_looks_whole(gate: RunningGate, local: Upstre
     assert metrics['prfaas_gate_results_total{side="local",result="failed"}'] == 1
 
 
+async def test_many_streams_broken_at_once_are_one_line(
+    gate: RunningGate, local: Upstream, caplog: pytest.LogCaptureFixture
+) -> None:
+    local.break_after = 1
+    for _ in range(5):
+        with pytest.raises(aiohttp.ClientPayloadError):
+            await gate.complete("a", stream=True)
+    assert sum("broke off" in line for line in caplog.messages) == 1
+    gate.gate.local.broke_off("again", now_s=gate.gate._now_s() + 60.0)
+    assert caplog.messages[-1] == "local broke off an answer (5 since it was last said): again"
+
+
 async def test_after_the_first_byte_nothing_is_retried(
     gate: RunningGate, local: Upstream, remote: Upstream
 ) -> None:
@@ -295,7 +320,9 @@ async def test_a_kept_alive_connection_that_just_closed_costs_no_request() -> No
 
 async def test_probes_find_a_dead_remote_without_traffic_and_see_it_return(
     local: Upstream,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
+    caplog.set_level("INFO")
     async with Upstream().running() as first:
         config = gate_config(local.url, {"prfaas": first.url})
         async with gate_running(config) as gate:
@@ -310,6 +337,7 @@ async def test_probes_find_a_dead_remote_without_traffic_and_see_it_return(
             first.healthy = True
             await until(lambda: health.state == "up")
             assert len(gate.gate.remotes["prfaas"].index) == 2, "it only was slow"
+            assert caplog.messages[-1] == "prfaas is up again"
     async with gate_running(config) as gate:
         await gate.run_plan(plan(threshold_tokens=0))
         health = gate.gate.remotes["prfaas"].health

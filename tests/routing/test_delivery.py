@@ -231,3 +231,12 @@ def test_a_gate_that_only_reports_telemetry_is_listed(fleet: Fleet) -> None:
     [row] = delivery.routers(fleet, after(1))
     assert row["state"] == "never_acked"
     assert "never asked this console" in row["findings"][0]
+
+
+def test_what_postgresql_cannot_store_does_not_end_an_ack(fleet: Fleet) -> None:
+    """A null character in the error is dropped; in the name it is no name."""
+    said = {"fleet": fleet, "running": None, "state": "no_plan", "transport": "socket", "now": NOW}
+    delivery.record_ack(router=GW, error="a\0b", **said)
+    assert RouterState.objects.get(router=GW).error == "ab"
+    with pytest.raises(delivery.AckError, match="FLEET/CLUSTER/NAME"):
+        delivery.record_ack(router="f1/pd/g\0w", error=None, **said)

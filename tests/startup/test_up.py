@@ -155,6 +155,61 @@ def test_a_port_in_use_is_one_clear_line(state: Path) -> None:
     assert "Traceback" not in console.text
 
 
+def test_a_second_console_on_one_state_folder_leaves_the_first_alone(state: Path) -> None:
+    first = Console(state, free_port())
+    try:
+        first.wait_ready()
+        second = Console(state, free_port())
+        assert second.process.wait(60) == 1
+        assert f"another console already runs on {state}" in second.text
+        assert (state / "run" / "urls.json").exists(), "commands still find the first"
+        assert first.get("/healthz")[0] == 200
+    finally:
+        first.process.send_signal(signal.SIGINT)
+        first.process.wait(30)
+
+
+@pytest.mark.parametrize(
+    ("words", "setting", "code", "said"),
+    [
+        (["--port", "99999"], {}, 2, "'99999': must be in 1..65535"),
+        ([], {"CONSOLE_STATE_DIR": "/proc/none"}, 1, "state folder /proc/none cannot be used"),
+        (
+            [],
+            {"DATABASE_URL": "postgresql://me:secret@127.0.0.1:1/none"},
+            2,
+            "DATABASE_URL: postgresql://me@127.0.0.1:1/none cannot be used",
+        ),
+        ([], {"DATABASE_URL": "mysql://localhost/x"}, 2, "DATABASE_URL='mysql://localhost/x'"),
+        ([], {"DATABASE_URL": "postgresql://h:x/y"}, 2, "DATABASE_URL='postgresql://h:x/y'"),
+        (
+            [],
+            {"REDIS_URL": "redis://:secret@127.0.0.1:1/0"},
+            2,
+            "REDIS_URL: redis://127.0.0.1:1/0 cannot be used",
+        ),
+        ([], {"CONSOLE_TICK_S": "often"}, 2, "CONSOLE_TICK_S='often'"),
+    ],
+)
+def test_what_cannot_work_is_said_in_a_line(
+    state: Path, words: list[str], setting: dict[str, str], code: int, said: str
+) -> None:
+    env = {k: v for k, v in os.environ.items() if k not in ("DATABASE_URL", "REDIS_URL")}
+    done = subprocess.run(
+        [sys.executable, "manage.py", "up", "--port", str(free_port()), *words],
+        cwd=ROOT,
+        env={**env, "CONSOLE_STATE_DIR": str(state), **setting},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == code, done.stderr
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+    assert "secret" not in done.stdout + done.stderr
+
+
 def test_an_unknown_demo_option_is_refused_by_name(state: Path) -> None:
     console = Console(state, free_port(), "--demo", "--demo-option", "speed=3")
     assert console.process.wait(60) == 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import math
 import time
@@ -12,7 +13,7 @@ import msgspec
 import pytest
 
 from console import env
-from telemetry import tokens, wire
+from telemetry import ingest, tokens, wire
 from tests.servers import Server
 from tests.telemetry.batches import batch, instance, link, router, unique
 from tests.telemetry.rows import n_samples, sql
@@ -94,8 +95,8 @@ def test_an_older_boot_is_refused(server: Server, token: str, path: str) -> None
 
 BAD_FIELDS: dict[str, tuple[Callable[[dict[str, Any]], None], str, Any]] = {
     "version": (lambda d: d.update(v=9), "v", 9),
-    "unknown field": (lambda d: d.update(nodes=[]), "", None),
-    "missing field": (lambda d: d.pop("seq"), "", None),
+    "unknown field": (lambda d: d.update(nodes=[]), "nodes", "[…]"),
+    "missing field": (lambda d: d.pop("seq"), "seq", None),
     "empty agent": (lambda d: d.update(agent=""), "agent", ""),
     "negative seq": (lambda d: d.update(seq=-1), "seq", -1),
     "milliseconds": (
@@ -108,7 +109,7 @@ BAD_FIELDS: dict[str, tuple[Callable[[dict[str, Any]], None], str, Any]] = {
     "word for a number": (
         lambda d: d["instances"][0]["signals"].update(requests_running="three"),
         "instances[0].signals.requests_running",
-        None,
+        "three",
     ),
     "ratio in percent": (
         lambda d: d["instances"][0]["signals"].update(kv_cache_usage_ratio=40.0),
@@ -117,12 +118,69 @@ BAD_FIELDS: dict[str, tuple[Callable[[dict[str, Any]], None], str, Any]] = {
     ),
     "signal without unit": (
         lambda d: d["links"][0]["signals"].update(rtt=0.1),
-        "links[0].signals",
+        "links[0].signals.rtt",
+        0.1,
+    ),
+    "nothing where a field must be": (
+        lambda d: d["instances"][0].pop("role"),
+        "instances[0].role",
         None,
     ),
+    "text for a boot": (lambda d: d.update(boot="1"), "boot", "1"),
+    "list for a batch's part": (lambda d: d.update(links={}), "links", "{…}"),
     "undirected link": (lambda d: d["links"][0].update(id="wan"), "links[0].id", "wan"),
     "zero byte": (lambda d: d.update(agent="a\0b"), "agent", "a\0b"),
     "endless name": (lambda d: d.update(agent="a" * 999), "agent", "a" * 200 + "…"),
+    "name that breaks lines": (
+        lambda d: d["instances"][0].update(id="f/pd/a\nb"),
+        "instances[0].id",
+        "f/pd/a\nb",
+    ),
+    "name that turns text round": (lambda d: d.update(agent="a\u202eb"), "agent", "a\u202eb"),
+    "long kind": (
+        lambda d: d["routers"][0].update(kind="k" * 61),
+        "routers[0].kind",
+        "k" * 61,
+    ),
+    "long layer": (
+        lambda d: d["links"][0].update(measured_layer="m" * 61),
+        "links[0].measured_layer",
+        "m" * 61,
+    ),
+    "start before time": (
+        lambda d: d["instances"][0].update(epoch_s=-1.0),
+        "instances[0].epoch_s",
+        -1.0,
+    ),
+    "more than sums can hold": (
+        lambda d: d["instances"][0]["signals"].update(requests_running=1.7e308),
+        "instances[0].signals.requests_running",
+        1.7e308,
+    ),
+    "link over three": (lambda d: d["links"][0].update(id="a->b->c"), "links[0].id", "a->b->c"),
+    "endless labels": (
+        lambda d: d["routers"][0]["signals"].update(
+            requests_total={f"local|{i}": 1.0 for i in range(1025)}
+        ),
+        "routers[0].signals.requests_total",
+        1025,
+    ),
+    "endless label": (
+        lambda d: d["routers"][0]["signals"].update(in_flight={"l" * 201: 1.0}),
+        "routers[0].signals.in_flight",
+        "l" * 200 + "…",
+    ),
+    "endless histogram": (
+        lambda d: d["instances"][0]["signals"].update(
+            ttft_seconds={
+                "edges": [float(i) for i in range(1025)],
+                "counts": [0.0] * 1026,
+                "sum": 0.0,
+            }
+        ),
+        "instances[0].signals.ttft_seconds.edges",
+        1025,
+    ),
     "version beyond int8": (
         lambda d: d["routers"][0].update(plan_version=2**63),
         "routers[0].plan_version",
@@ -168,6 +226,14 @@ def test_what_is_not_finite_never_passes(
     assert answer.body["value"] == str(number)
 
 
+@pytest.mark.parametrize("number", [math.nan, math.inf])
+def test_nor_does_a_start_time(server: Server, token: str, path: str, number: float) -> None:
+    sent = batch(unique("agent"), instance(path, time.time(), epoch_s=number))
+    answer = server.post(msgspec.msgpack.encode(sent), token)
+    assert answer.status == 422
+    assert (answer.body["field"], answer.body["value"]) == ("instances[0].epoch_s", str(number))
+
+
 @pytest.mark.parametrize(
     ("ahead_s", "status"), [(-86_400.0, 200), (0.0, 200), (290.0, 200), (400.0, 422)]
 )
@@ -196,6 +262,8 @@ def test_a_reading_from_the_future_is_a_clock_problem(
         (gzip.compress(b"x" * 500)[:-9], "application/msgpack", "gzip", 422),
         (gzip.compress(b"{}") + b"more", "application/json", "gzip", 422),
         (b"x", "application/msgpack", "br", 415),
+        (b"{}", "text/plain", None, 415),
+        (b"{}", "application/x-www-form-urlencoded", None, 415),
     ],
 )
 def test_a_broken_body_is_refused(
@@ -271,3 +339,48 @@ class TestSize:
         answer = server.post(batch(unique("agent"), *samples), token)
         assert (answer.status, answer.body["limit"]) == (413, wire.MAX_ITEMS_PER_BATCH)
         assert n_rows() == rows
+
+
+class _Room:
+    """The part of the flusher that counts bytes."""
+
+    held = 0
+
+    def hold(self, n_bytes: int) -> None:
+        self.held += n_bytes
+
+    def release(self, n_bytes: int) -> None:
+        self.held -= n_bytes
+
+
+async def test_a_body_that_stalls_is_refused_and_gives_its_room_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(ingest, "_BODY_TIMEOUT_S", 0.05)
+
+    async def known(digest: bytes, now: Any) -> tokens.Grant:
+        return tokens.Grant(("ingest",), "", None)
+
+    room = _Room()
+    door = ingest.Ingest(
+        flusher=room,  # type: ignore[arg-type]
+        token_cache=tokens.TokenCache(known),
+        max_bytes=MAX_BYTES,
+    )
+    pieces = [{"type": "http.request", "body": b"x" * 1000, "more_body": True}]
+    sent: list[dict[str, Any]] = []
+
+    async def receive() -> dict[str, Any]:
+        if pieces:
+            return pieces.pop()
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async def send(message: dict[str, Any]) -> None:
+        sent.append(message)
+
+    headers = [(b"authorization", b"Bearer pf_a_b"), (b"content-length", b"5000")]
+    await door({"method": "POST", "headers": headers, "client": None}, receive, send)
+    assert sent[0]["status"] == 408
+    assert (b"connection", b"close") in sent[0]["headers"]
+    assert room.held == 0

@@ -21,7 +21,7 @@ class Command(BaseCommand):
     def add_arguments(self, parser: ArgumentParser) -> None:
         what = parser.add_subparsers(dest="what", required=True)
         apply = what.add_parser("apply", help="make the fleet, or bring it up to date")
-        apply.add_argument("file", type=Path, help="scenario (docs/contracts.md, section 7)")
+        apply.add_argument("file", type=Path, help="scenario (docs/contracts.md, Scenario)")
         apply.add_argument("--mode", choices=MODES, help="a new fleet is advisory by default")
         listing = what.add_parser("list", help="fleets with their mode and plan")
         for parser_ in (apply, listing):

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 import urllib.error
 import urllib.parse
 import urllib.request
-from argparse import ArgumentParser
+from argparse import ArgumentParser, ArgumentTypeError
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
@@ -23,9 +24,9 @@ class Command(BaseCommand):
         verbs.add_parser("status", help="links and engines as JSON")
         link = verbs.add_parser("link", help="set a link's capacity")
         link.add_argument("link", metavar="A->B")
-        link.add_argument("gbps", type=float)
+        link.add_argument("gbps", type=_amount)
         rate = verbs.add_parser("rate", help="set the load's request rate")
-        rate.add_argument("rate_rps", type=float)
+        rate.add_argument("rate_rps", type=_amount)
 
     def handle(self, *args: Any, **options: Any) -> None:
         try:
@@ -56,8 +57,25 @@ def _call(method: str, url: str, body: Any = None) -> Any:
         with urllib.request.urlopen(request, timeout=10) as answer:
             return json.load(answer)
     except urllib.error.HTTPError as exc:
-        raise CommandError(
-            f"{method} {url}: {exc.code} {exc.read().decode()}", returncode=2
-        ) from None
+        raise CommandError(f"the lab refuses: {_message(exc.read())}", returncode=2) from None
     except OSError as exc:
-        raise CommandError(f"{method} {url}: {exc}") from None
+        raise CommandError(
+            f"the lab does not answer at {url} ({exc}): is `manage.py up --demo` running?"
+        ) from None
+
+
+def _message(body: bytes) -> str:
+    try:
+        return str(json.loads(body)["error"]["message"])
+    except (ValueError, KeyError, TypeError):
+        return body.decode(errors="replace")
+
+
+def _amount(text: str) -> float:
+    try:
+        amount = float(text)
+    except ValueError:
+        amount = math.nan
+    if not 0.0 <= amount < math.inf:
+        raise ArgumentTypeError(f"{text!r}: must be a number, 0 or more")
+    return amount

@@ -9,14 +9,19 @@ import socket
 import subprocess
 import sys
 import time
-from argparse import ArgumentParser
+from argparse import ArgumentParser, ArgumentTypeError
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
+import psycopg
+import redis
 from django.core.management.base import BaseCommand, CommandError
 
 from console import demo, embedded
 from console.supervisor import Program, StartError, Supervisor, with_signals
+
+_REACH_TIMEOUT_S = 5
 
 
 class Command(BaseCommand):
@@ -24,7 +29,7 @@ class Command(BaseCommand):
     requires_system_checks = []
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        parser.add_argument("--port", type=int, default=8000, help="port of the web server")
+        parser.add_argument("--port", type=_port, default=8000, help="port of the web server")
         parser.add_argument("--host", default="127.0.0.1", help="address of the web server")
         parser.add_argument(
             "--demo", action="store_true", help="also run a live two-datacenter lab with its load"
@@ -46,6 +51,7 @@ class Command(BaseCommand):
         _require_free_port(options["host"], options["port"])
         state = embedded.state_dir()
         services: embedded.Embedded | None = None
+        _require_reachable()
         given = {k: os.environ[k] for k in ("DATABASE_URL", "REDIS_URL") if os.environ.get(k)}
         supervisor = Supervisor(out=sys.stdout)
         try:
@@ -55,12 +61,12 @@ class Command(BaseCommand):
                 supervisor.services = services
                 supervisor.say("up", f"embedded services answer, data in {state}")
             else:
-                state.mkdir(parents=True, exist_ok=True)
+                _make(state)
             env = os.environ | given | {"CONSOLE_SECRET_KEY": _secret_key(state)}
             prepared = _prepare(env, state, demo_options if options["demo"] else None)
             supervisor.say("up", "database is migrated")
             with_signals(supervisor.request_stop)
-            url = f"http://{options['host']}:{options['port']}"
+            url = _url(options["host"], options["port"])
             supervisor.start(_console_programs(env, options["host"], options["port"], url, state))
             if options["demo"]:
                 lab = demo.programs(env, state, demo_options, prepared["tokens"], url)
@@ -77,6 +83,48 @@ class Command(BaseCommand):
             if services is not None:
                 services.stop()
             supervisor.say("up", "stopped")
+
+
+def _port(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and 1 <= int(text) <= 65535):
+        raise ArgumentTypeError(f"{text!r}: must be in 1..65535")
+    return int(text)
+
+
+def _url(host: str, port: int) -> str:
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def _make(state: Path) -> None:
+    try:
+        state.mkdir(parents=True, exist_ok=True)
+    except OSError as exc:
+        raise StartError(
+            f"state folder {state} cannot be used ({exc.strerror}); "
+            "choose another with CONSOLE_STATE_DIR"
+        ) from None
+
+
+def _require_reachable() -> None:
+    """What the environment names must answer: nothing could start without it."""
+    if url := os.environ.get("DATABASE_URL"):
+        try:
+            psycopg.connect(url, connect_timeout=_REACH_TIMEOUT_S).close()
+        except psycopg.Error as exc:
+            raise CommandError(_unreachable("DATABASE_URL", url, exc), returncode=2) from None
+    if url := os.environ.get("REDIS_URL"):
+        try:
+            with redis.Redis.from_url(url, socket_connect_timeout=_REACH_TIMEOUT_S) as client:
+                client.ping()
+        except (redis.RedisError, OSError, ValueError) as exc:
+            raise CommandError(_unreachable("REDIS_URL", url, exc), returncode=2) from None
+
+
+def _unreachable(name: str, url: str, exc: Exception) -> str:
+    parts = urlsplit(url)
+    user = f"{parts.username}@" if parts.username else ""
+    where = f"{parts.scheme}://{user}{parts.netloc.rpartition('@')[2]}{parts.path}"
+    return f"{name}: {where} cannot be used: {' '.join(str(exc).split())}"
 
 
 def _require_free_port(host: str, port: int) -> None:

@@ -170,7 +170,7 @@ def describe(state: Path) -> list[str]:
     gates = {name: url for name, url in places(state).items() if name.startswith("gw-")}
     return [
         f"demo gates: {', '.join(f'{name} {url}/v1' for name, url in gates.items())}",
-        "change the link: uv run manage.py lab link 'prfaas->pd' 5.8",
+        "change the link: python3 -m uv run manage.py lab link 'prfaas->pd' 5.8",
     ]
 
 

@@ -76,11 +76,12 @@ def view(
 ) -> LinkView:
     """The link's state after this tick's reading, which may be missing."""
     reported = _plausible(seen.capacity_gbps if seen else None)
-    if seen is not None and (seen.state == "failed" or reported == 0.0):
+    if reported == 0.0:
         capacity = link.usable_gbps
         memory = _trouble(memory, "down", now_s)
         return LinkView(link.id, memory, base_rtt_s, capacity, known=True, signs="it is down")
     capacity = min(link.usable_gbps, reported) if reported is not None else link.usable_gbps
+    # A reading that failed says nothing of the link: it is not seen, which is not down.
     tx = _tx(seen)
     fresh = seen is not None and (seen.age_s is None or seen.age_s <= params.stale_after_s)
     if seen is None or tx is None or not fresh:

@@ -64,7 +64,7 @@ class PrefillObservation:
 
 @dataclass(frozen=True)
 class LinkObservation:
-    """One directed link. `state` `failed`: it was reported down or could not be read."""
+    """One directed link. `capacity_gbps` 0: it is down; `state` `failed`: it could not be read."""
 
     capacity_gbps: float | None
     tx_gbps: float | None

@@ -321,7 +321,8 @@ def test_the_style_nonce_of_the_policy_is_the_one_on_the_page(viewer: Client) ->
     nonce = re.search(r"style-src 'self' 'nonce-([^']+)'", policy)
     assert nonce, policy
     assert f'nonce="{nonce[1]}"' in response.content.decode()
-    assert "script-src 'self';" in policy
+    # The order of the directives differs from process to process.
+    assert "script-src 'self'" in [part.strip() for part in policy.split(";")]
     assert "unsafe-eval" not in policy
 
 

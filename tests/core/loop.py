@@ -127,7 +127,7 @@ def run(
         seen = LinkObservation(
             capacity_gbps=capacity,
             tx_gbps=link.tx_gbps,
-            state="failed" if capacity == 0 else "value",
+            state="value",
             retransmit_ratio=0.0,
             rtt_s=0.005 * (3.0 if link.backlog_bits else 1.0),
             age_s=0.5,

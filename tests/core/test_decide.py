@@ -73,6 +73,7 @@ def hold_of(**changes: Any) -> HeldPlan:
 
 
 STALE = LengthHistogram((1.0, 2.0), (0.0, 0.0, 0.0), 0.0, 5000.0)
+DOWN = link(capacity_gbps=0.0, tx_gbps=0.0)
 CONGESTED = link(capacity_gbps=5.8, tx_gbps=5.7)
 JUST = Memory(gain_since_s=900.0, last_change_s=995.0)
 
@@ -89,7 +90,13 @@ RULES: list[tuple[str, Observation, str, str, dict[str, Any]]] = [
         "adopt",
         {"holds": (hold_of(expires_at_s=1000.0),)},
     ),
-    ("link failed", seen(link=link(state="failed", tx_gbps=None)), "LinkDown", "adopt", {}),
+    (
+        "link could not be read",
+        seen(link=link(state="failed", tx_gbps=None)),
+        "StaleTelemetry",
+        "hold",
+        {},
+    ),
     ("link of 0 Gbps", seen(link=link(capacity_gbps=0.0)), "LinkDown", "adopt", {}),
     ("t below its bound", seen(), "OutOfBounds", "adopt", {"t_min_tokens": 8000}),
     (
@@ -265,7 +272,7 @@ def test_a_hold_goes_through_dwell_and_hour_but_not_through_bounds() -> None:
 
 
 def test_a_held_link_that_fails_stays_held() -> None:
-    failed = seen(link=link(state="failed"))
+    failed = seen(link=DOWN)
     verdict = says(failed, running=plan(9000), holds=(hold_of(),))
     assert (verdict.action, verdict.reason) == ("hold", "Held")
 
@@ -317,7 +324,7 @@ class TestLinkDownAndBack:
         return verdicts
 
     def test_down_acts_in_the_same_tick_and_back_after_the_clear_time(self) -> None:
-        down, up = link(state="failed", tx_gbps=None), link(tx_gbps=0.0)
+        down, up = DOWN, link(tx_gbps=0.0)
         verdicts = self.run([link()] * 2 + [down] * 5 + [up] * 40)
         acts = [
             (i, v.reason, v.plan.clusters["pd"].mode)
@@ -332,12 +339,12 @@ class TestLinkDownAndBack:
 
     def test_a_link_that_flaps_is_not_used_between(self) -> None:
         """S-39 for a failing link: up for less than the clear time is not back."""
-        down, up = link(state="failed", tx_gbps=None), link(tx_gbps=0.0)
+        down, up = DOWN, link(tx_gbps=0.0)
         verdicts = self.run(([down] * 2 + [up] * 20) * 10)
         assert sum(v.action == "adopt" for v in verdicts) == 1
 
     def test_missing_telemetry_does_not_end_a_link_that_is_down(self) -> None:
-        down = link(state="failed", tx_gbps=None)
+        down = DOWN
         silent = link(state="missing", tx_gbps=None, age_s=None)
         verdicts = self.run([down] + [silent] * 60)
         assert sum(v.action == "adopt" for v in verdicts) == 1
@@ -349,7 +356,7 @@ class TestLinkDownAndBack:
         document["links"].append({**document["links"][0], "from": "far"})
         both = {"prfaas": 0.5, "far": 0.5}
         healthy = seen()
-        broken = dataclasses.replace(healthy, links={LINK: link(state="failed"), "far->pd": link()})
+        broken = dataclasses.replace(healthy, links={LINK: DOWN, "far->pd": link()})
         verdict = decide(broken, plan(20_000, remote=both), READY, ACTIVE, parse_scenario(document))
         cluster = verdict.plan.clusters["pd"]
         assert (verdict.reason, cluster.mode, cluster.remote) == (

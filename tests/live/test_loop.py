@@ -9,6 +9,8 @@ from __future__ import annotations
 import json
 import socket
 import time
+import urllib.error
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -110,14 +112,18 @@ def test_from_4000_tokens_the_loop_finds_the_optimum_and_rests(state: Path) -> N
 @pytest.mark.parametrize("mode", ["advisory", "paused"])
 def test_advisory_and_paused_push_nothing(state: Path, mode: str) -> None:
     with Demo(state, free_port(), rate_rps=2.5, threshold_tokens=4000, mode=mode) as demo:
-        time.sleep(240)
-        plan, routers = demo.get("/plan"), demo.get("/routers")["results"]
-        decisions = demo.all("/decisions")
-    advised = [d for d in decisions if d["kind"] == "advised"]
-    say(mode, version=plan["version"], advised=len(advised))
-    assert plan["version"] == 1
-    assert {r["version_running"] for r in routers} == {1}
-    assert bool(advised) is (mode == "advisory")
+        time.sleep(200)
+        with pytest.raises(urllib.error.HTTPError, match="404"):
+            demo.get("/plan")
+        routers, ticks = demo.get("/routers")["results"], demo.all("/ticks")
+        kinds = Counter(d["kind"] for d in demo.all("/decisions"))
+        sides = demo.lab("load", "/summary")["reasons"]
+    say(mode, decisions=kinds, ticks=len(ticks), gates=[r["state"] for r in routers], sides=sides)
+    assert {(r["state"], r["version_running"]) for r in routers} == {("no_plan", None)}
+    assert set(sides) == {"NoPlan"}
+    assert kinds["adopted"] == 0
+    assert bool(kinds["advised"]) is (mode == "advisory")
+    assert len(ticks) > 80
 
 
 def test_a_narrow_link_raises_the_threshold_and_a_wide_one_lowers_it(state: Path) -> None:

@@ -198,12 +198,11 @@ def _console_programs(
 
 def _welcome(url: str, prepared: dict[str, Any], elapsed_s: float) -> list[str]:
     admin = prepared["admin"]
+    change = "python3 -m uv run manage.py changepassword admin"
     lines = [f"ready after {elapsed_s:.1f} s: {url}/"]
     if admin:
         lines.append(f"log in as {admin['username']} with password {admin['password']}")
-        lines.append(
-            "this password is shown once; change it: uv run manage.py changepassword admin"
-        )
+        lines.append(f"this password is shown once; change it: {change}")
     else:
-        lines.append("log in as before; forgotten? uv run manage.py changepassword admin")
+        lines.append(f"log in as before; forgotten? {change}")
     return lines

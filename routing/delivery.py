@@ -136,6 +136,18 @@ def record_ack(
             _move(newest, router, "accepted", ("sent",), now)
 
 
+def forget_routers(silent_since: datetime.datetime) -> int:
+    """Routers not heard of since then are gone: they no longer count among a cluster's gates.
+
+    Their unfinished deliveries go too; those that were applied stay as history.
+    """
+    gone = RouterState.objects.filter(last_seen_at__lt=silent_since)
+    names = list(gone.values_list("router", flat=True))
+    Delivery.objects.filter(router__in=names).exclude(state="applied").delete()
+    gone.delete()
+    return len(names)
+
+
 def _move(
     decision: Decision,
     router: str,

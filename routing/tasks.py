@@ -9,11 +9,13 @@ from celery import shared_task
 from django.conf import settings
 from django.utils import timezone
 
-from routing import scheduler
+from routing import delivery, scheduler
 from routing.models import Fleet
 
 TICKS_KEPT = datetime.timedelta(days=3)
 """About 4 KB a tick: at one every 2 s this is half a gigabyte for each fleet."""
+ROUTERS_KEPT = datetime.timedelta(hours=24)
+"""A gate that is silent for a day was retired, not restarted."""
 
 log = logging.getLogger(__name__)
 
@@ -30,7 +32,10 @@ def tick() -> None:
 
 @shared_task(name="routing.prune")
 def prune() -> None:
-    """Forget ticks past their time; those that decided something stay with their decision."""
+    """Forget ticks past their time, unless they decided something, and gates that are gone."""
     deleted = scheduler.prune_ticks(timezone.now() - TICKS_KEPT)
     if deleted:
         log.info("%d ticks older than %d days deleted", deleted, TICKS_KEPT.days)
+    forgotten = delivery.forget_routers(timezone.now() - ROUTERS_KEPT)
+    if forgotten:
+        log.info("%d gates not heard of for %s forgotten", forgotten, ROUTERS_KEPT)

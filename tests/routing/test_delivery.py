@@ -240,3 +240,18 @@ def test_what_postgresql_cannot_store_does_not_end_an_ack(fleet: Fleet) -> None:
     assert RouterState.objects.get(router=GW).error == "ab"
     with pytest.raises(delivery.AckError, match="FLEET/CLUSTER/NAME"):
         delivery.record_ack(router="f1/pd/g\0w", error=None, **said)
+
+
+def test_a_gate_that_is_gone_for_a_day_no_longer_counts(fleet: Fleet) -> None:
+    """S-20 for routers: a retired gate must not keep a decision unfinished for ever."""
+    decision = first(fleet)
+    ack(fleet, (1, 1), at=after(1))
+    ack(fleet, None, at=after(1), router="f1/pd/gw-2", state="refused", error="not mine")
+    summary = delivery.summaries([decision])[decision.pk]
+    assert (summary["n_applied"], summary["n_routers"]) == (1, 2)
+
+    ack(fleet, (1, 1), at=after(90_000))
+    assert delivery.forget_routers(after(3_600)) == 1
+    summary = delivery.summaries([decision])[decision.pk]
+    assert (summary["state"], summary["n_applied"], summary["n_routers"]) == ("applied", 1, 1)
+    assert [r.router for r in RouterState.objects.all()] == [GW]

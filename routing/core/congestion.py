@@ -132,7 +132,7 @@ def _plausible(gbps: float | None) -> float | None:
 
 
 def _tx(seen: LinkObservation | None) -> float | None:
-    if seen is None or seen.state == "missing":
+    if seen is None or seen.state in ("missing", "failed"):
         return None
     return _plausible(0.0 if seen.tx_gbps is None and seen.state == "idle" else seen.tx_gbps)
 

@@ -15,7 +15,7 @@ from routing.core.optimize import Freedom, optimise
 from routing.core.situation import Situation
 from routing.core.throughput import FleetModel, Setting, predict, work
 from routing.core.types import ClusterPlan, Prediction
-from routing.core.uncertainty import AIM_SHARE, FALL_SD, LEAST_LOG_GAIN, RISE_SD, Outlook
+from routing.core.uncertainty import FALL_SD, LEAST_LOG_GAIN, RISE_SD, Outlook
 
 _SEARCH_BELOW, _SEARCH_ABOVE, _N_SEARCH = 0.6, 1.3, 129
 """The noise-aware t is sought within these factors of the best t of the mean, 0.6 % apart."""
@@ -93,7 +93,7 @@ def _under_noise(
     freedom: Freedom,
     target: float | None,
 ) -> dict[str, Setting]:
-    """`settings` with the threshold of `name` moved towards where E[ln h] is greatest."""
+    """`settings` with the threshold of `name` moved to where E[ln h] is greatest."""
     best = settings[name].threshold
     low, high = max(best * _SEARCH_BELOW, freedom.t_low), min(best * _SEARCH_ABOVE, freedom.t_high)
     grid = np.unique(np.round(np.geomspace(max(low, 1.0), max(high, 1.0), _N_SEARCH)))
@@ -104,8 +104,7 @@ def _under_noise(
     if target is not None:
         floor = min(floor, math.log(target))
     # Ties, and all that reaches a target, fall to the highest t: the least traffic on links.
-    cautious = float(grid[np.nonzero(expected >= floor - _TIE)[0][-1]])
-    chosen = float(round(cautious * (best / max(cautious, 1.0)) ** AIM_SHARE))
+    chosen = float(grid[np.nonzero(expected >= floor - _TIE)[0][-1]])
     return {**settings, name: dataclasses.replace(settings[name], threshold=chosen)}
 
 

@@ -10,10 +10,8 @@ window but the one of greatest expected log headroom,
 
     t* = argmax_t  E_q [ ln h(t; q) ]          h = capacity of the tightest stage / demand
 
-moved `AIM_SHARE` of the way (in ln t) back to the best t of the mean window, because a rise that
-proves right later has to be surer than a fall. A change is *significant* when over the draws
-g = ln h(t*) - ln h(t) has a mean of at least `LEAST_LOG_GAIN` and of `RISE_SD` (t up) or `FALL_SD`
-(t down) of its standard deviations.
+A change to it is *significant* when over the draws g = ln h(t*) - ln h(t) has a mean of at least
+`LEAST_LOG_GAIN` and of `RISE_SD` (t up) or `FALL_SD` (t down) of its standard deviations.
 
 Two steps sharpen the window first. Requests that decay out of it are kept in a second, slower
 decay (`smooth`, `together`), so a request of age u weighs
@@ -42,10 +40,9 @@ from routing.core.lengths import Array, BucketLengths, bucket_edges, normal_cdf
 from routing.core.types import LengthHistogram
 
 N_DRAWS = 96
-RISE_SD, FALL_SD = 1.0, 0.5
+RISE_SD, FALL_SD = 1.5, 0.5
 """A rise has to be surer than a fall: it is the side on which an error is dear."""
 LEAST_LOG_GAIN = 0.005
-AIM_SHARE = 0.25
 WINDOW_TAU_S, MEMORY_TAU_S = 300.0, 600.0
 DRIFT_SD = 3.5
 _FIT_STEPS = 8

@@ -111,7 +111,9 @@ def test_from_4000_tokens_the_loop_finds_the_optimum_and_rests(state: Path) -> N
 
 @pytest.mark.parametrize("mode", ["advisory", "paused"])
 def test_advisory_and_paused_push_nothing(state: Path, mode: str) -> None:
-    with Demo(state, free_port(), rate_rps=2.5, threshold_tokens=4000, mode=mode) as demo:
+    # Token ids count at arrival; without a plan all is local, overloaded and slow to complete.
+    options = {"threshold_tokens": 4000, "prompt": "ids"}
+    with Demo(state, free_port(), mode=mode, **options) as demo:
         time.sleep(200)
         with pytest.raises(urllib.error.HTTPError, match="404"):
             demo.get("/plan")

@@ -214,7 +214,11 @@ LOGGING = {
     "disable_existing_loggers": False,
     "formatters": {"line": {"format": "%(levelname)s %(name)s: %(message)s"}},
     "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line"}},
-    # Each attempt of each pool while the database is away; ingest and the loop say it once.
-    "loggers": {"psycopg.pool": {"level": "ERROR"}},
+    "loggers": {
+        # Each attempt of each pool while the database is away; ingest and the loop say it once.
+        "psycopg.pool": {"level": "ERROR"},
+        # Its warnings are failed logins and lock-outs; the rest is housekeeping.
+        "axes": {"level": "WARNING"},
+    },
     "root": {"handlers": ["stderr"], "level": "INFO"},
 }

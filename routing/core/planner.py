@@ -116,7 +116,7 @@ def _homogeneous(scenario: Scenario, model: FleetModel) -> dict[str, Any]:
         for s in sites
     )
     decode_s = sum(s.demand_rps * s.decode_s for s in sites)
-    # The balance of both roles, n_p / prefill_s = n_d / decode_s, lies beside the best whole number.
+    # The balance of roles, n_p / prefill_s = n_d / decode_s, lies beside the best whole number.
     balance = int(baseline.instances * prefill_s / (prefill_s + decode_s))
     n_prefill = max(
         (min(max(n, 1), baseline.instances - 1) for n in (balance, balance + 1)),

@@ -9,6 +9,8 @@ from celery import Celery
 from celery.exceptions import CPendingDeprecationWarning
 from celery.platforms import SecurityWarning
 
+# The model's matrices are small: BLAS threads would only fight the tick for the same cores.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "console.settings")
 
 # Started by root it would say so at length at each start; nothing here unpickles, the danger meant.

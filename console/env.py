@@ -94,7 +94,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting(
         "CONSOLE_SECRET_KEY",
         None,
-        "Signs sessions. Made and kept in the state folder when absent; required without one.",
+        "Signs sessions. `up` makes one and keeps it; set it when you run the roles yourself.",
     ),
     Setting("CONSOLE_DEBUG", False, "Django's debug pages. Never on a reachable host.", _boolean),
     Setting(

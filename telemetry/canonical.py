@@ -1,4 +1,4 @@
-"""From any engine's `/metrics` to the signals the product speaks of (docs/contracts.md, section 2).
+"""From any engine's `/metrics` to the signals the product speaks of.
 
 What an engine calls its numbers is data (`engines/*.toml`); `series` finds them and folds ranks
 and label sets. Of every signal this says what it is: a `value`; `idle`, a successful read of no

@@ -65,7 +65,7 @@ class Histogram(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 class InstanceSignals(
     msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, frozen=True, kw_only=True
 ):
-    """Canonical signals of one engine instance (docs/contracts.md, section 2)."""
+    """Canonical signals of one engine instance (docs/contracts.md, Telemetry batch)."""
 
     requests_running: float | None = None
     requests_waiting: float | None = None

@@ -26,7 +26,7 @@ from routing.core.types import Params, Prediction
 
 
 def plan_scenario(scenario: Scenario, method: Method = "exact") -> dict[str, Any]:
-    """The best plan as plain values (docs/contracts.md, section 6)."""
+    """The best plan as plain values (docs/operations.md)."""
     model = fleetmodel.of_scenario(scenario, method)
     freedom = {site.name: _freedom(scenario, site) for site in model.sites}
     best = optimise(model, freedom)

@@ -1,4 +1,4 @@
-"""A fleet's description (docs/contracts.md, section 7): parsed TOML or JSON in, values out.
+"""A fleet's description (docs/contracts.md, Scenario): parsed TOML or JSON in, values out.
 
 Every key is checked and every unknown key is an error that names it, so a misspelt limit is never
 a limit that silently does not hold. The tables `arrivals`, `cache`, `faults` and `delays` belong to

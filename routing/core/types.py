@@ -125,7 +125,7 @@ class HeldPlan:
 class Params:
     """What people want (Policy) and what the fleet is (profiles), as the core reads it.
 
-    Defaults are those of docs/contracts.md section 5.
+    Defaults are those of docs/algorithms.md, Dampers.
     """
 
     mode: Literal["active", "advisory", "paused"] = "advisory"

@@ -43,7 +43,7 @@ class _Cluster(msgspec.Struct, frozen=True):
 
 
 class Ack(msgspec.Struct, frozen=True):
-    """What the gate tells the console (docs/contracts.md, section 3)."""
+    """What the gate tells the console (docs/contracts.md, Plan)."""
 
     router: str
     epoch: int | None

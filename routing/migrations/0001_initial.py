@@ -32,7 +32,7 @@ class Migration(migrations.Migration):
             fields=[
                 ('name', models.SlugField(max_length=100, primary_key=True, serialize=False)),
                 ('epoch', models.PositiveIntegerField(default=1)),
-                ('scenario', models.JSONField(help_text='The scenario document (docs/contracts.md, section 7).')),
+                ('scenario', models.JSONField(help_text='The scenario document (docs/contracts.md, Scenario).')),
                 ('created_at', models.DateTimeField(auto_now_add=True)),
             ],
         ),

@@ -7,7 +7,6 @@ with a warning, because not seen is not gone.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Mapping
 
 from routing.core.kvcache import bytes_per_s
@@ -139,7 +138,7 @@ def of_observation(
                     into,
                     demand_rps=seen.demand_rps,
                     lengths=lengths[cluster.name],
-                    output_tokens=_output_tokens(scenario, cluster.name, seen),
+                    output_tokens=_output_tokens(scenario, cluster.name),
                 )
             )
     remotes = [remote for s in sites for remote in s.remotes]
@@ -151,10 +150,7 @@ def of_observation(
     )
 
 
-def _output_tokens(scenario: Scenario, cluster: str, seen: PdObservation) -> float:
-    measured = seen.output_tokens_mean
-    if measured is not None and 0 < measured < math.inf:
-        return measured
+def _output_tokens(scenario: Scenario, cluster: str) -> float:
     workload = scenario.workload(cluster)
     assert workload is not None, "a parsed scenario has one workload per PD cluster"
     return workload.output_tokens

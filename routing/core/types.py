@@ -47,7 +47,6 @@ class PdObservation:
     n_decode: int
     queue_prefill: float | None = None
     queue_decode: float | None = None
-    output_tokens_mean: float | None = None
     remote_share: float | None = None
     gates_silent: tuple[str, ...] = ()
     age_s: float | None = None

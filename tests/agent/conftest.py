@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
@@ -15,7 +16,7 @@ from telemetry import wire
 Responder = Callable[[wire.Batch], web.Response | None]
 
 
-class Peer:
+class Peer(abc.ABC):
     """One aiohttp server that can be stopped and started again on the port it had."""
 
     def __init__(self) -> None:
@@ -26,8 +27,9 @@ class Peer:
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
+    @abc.abstractmethod
     def routes(self) -> list[web.RouteDef]:
-        raise NotImplementedError
+        """What this peer answers."""
 
     async def start(self) -> None:
         app = web.Application(client_max_size=64 * 1024 * 1024)

@@ -308,11 +308,6 @@ def test_lengths_are_the_windows_never_the_scenarios() -> None:
     assert verdict.best == says().best
 
 
-def test_observed_output_tokens_replace_the_scenarios() -> None:
-    longer = says(seen(pd=pd(output_tokens_mean=4096.0)), running=plan(19_500))
-    assert longer.current.bottleneck == "decode:pd"
-
-
 class TestLinkDownAndBack:
     def run(self, readings, running=None):
         memory, running = Memory(), running or plan(20_000)

@@ -76,7 +76,6 @@ observations = st.builds(
             lengths=st.none() | histograms | st.just(exact_histogram()),
             n_prefill=counts,
             n_decode=counts,
-            output_tokens_mean=number,
             remote_share=number,
             age_s=number,
         ),

@@ -166,10 +166,28 @@ def test_a_narrow_link_raises_the_threshold_and_a_wide_one_lowers_it(state: Path
         failed=failed,
     )
     Path("/tmp/congestion-series.json").write_text(json.dumps({"series": series, "n": len(ticks)}))
+    assert ticks_to_rise(series, narrowed_at) <= 2
     assert 27_000 <= narrow <= 31_000
     assert narrow_share == pytest.approx(1 / 3, abs=0.05)
     assert wide_after < 24_000
     assert failed == 0
+
+
+def ticks_to_rise(series: dict[str, Any], narrowed_at: float) -> float:
+    """Ticks from the first bin whose tx is congestion (90 % of capacity) to the first higher t."""
+    tx, capacity, t = (
+        series["series"][name]
+        for name in (
+            f"link:{LINK}:tx_gbps",
+            f"link:{LINK}:capacity_gbps",
+            "loop:threshold_tokens:pd",
+        )
+    )
+    rows = [row for row in zip(series["t"], tx, capacity, t, strict=True) if None not in row]
+    after = [row for row in rows if row[0] >= narrowed_at]
+    seen_at = next(at for at, sent, most, _ in after if sent >= 0.9 * most)
+    risen_at = next(at for at, _, _, now in after if now > after[0][3])
+    return (risen_at - seen_at) / 2.0
 
 
 def share_between(before: tuple[int, ...], after: tuple[int, ...]) -> float:

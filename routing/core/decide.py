@@ -7,8 +7,10 @@ import dataclasses
 import numpy as np
 
 from routing.core import words
+from routing.core.carried import with_carried
 from routing.core.forced import forced
 from routing.core.lengths import usable
+from routing.core.roles import settled, step
 from routing.core.scenario import Scenario
 from routing.core.situation import Situation, survey
 from routing.core.tuning import tuned
@@ -21,17 +23,23 @@ def decide(
     """What the fleet should run now: adopt a changed plan, or hold, with the reason.
 
     Rules in order of precedence; the first that speaks decides. A person's word comes before the
-    state of links, that before missing inputs, and tuning comes last. Deterministic; never raises
-    for data. Roles are carried over. The verdict's `memory` goes into the next pass.
+    state of links, that before missing inputs, and tuning comes last: roles (the long timescale),
+    then t (the short one). Deterministic; never raises for data. The verdict's `memory` goes into
+    the next pass.
     """
     # Absurd but finite inputs may overflow inside the model: nothing comes of it but a hold.
     with np.errstate(all="ignore"):
         situation = survey(observation, plan, memory, params, scenario)
-        for rule in (_paused, forced, _nothing_to_tune, _blind, _no_traffic, _warming_up):
-            verdict = rule(situation)
-            if verdict is not None:
-                return verdict
-        return tuned(situation)
+        return with_carried(situation, _ruled(situation))
+
+
+def _ruled(s: Situation) -> Verdict:
+    for rule in (_paused, forced, settled, _nothing_to_choose, _blind, _no_traffic, _warming_up):
+        verdict = rule(s)
+        if verdict is not None:
+            return verdict
+    roles = step(s)
+    return roles.verdict or roles.joined(_nothing_to_tune(s) or tuned(s))
 
 
 def _paused(s: Situation) -> Verdict | None:
@@ -39,6 +47,10 @@ def _paused(s: Situation) -> Verdict | None:
         return None
     verdict = s.hold("Paused", "The loop is paused: the plan stays until it is resumed.")
     return dataclasses.replace(verdict, next_action_at_s=None)
+
+
+def _nothing_to_choose(s: Situation) -> Verdict | None:
+    return None if s.movable else _nothing_to_tune(s)
 
 
 def _nothing_to_tune(s: Situation) -> Verdict | None:

@@ -171,6 +171,10 @@ def assumptions(scenario: Scenario, observation: Observation) -> tuple[str, ...]
             seen = observation.pd.get(cluster.name)
             if seen is not None and (seen.n_prefill <= 0 or seen.n_decode <= 0):
                 said.append(f"{cluster.name}: roles are the plan's, those of one role are silent")
+            silent = () if seen is None else (*seen.prefill_silent, *seen.decode_silent)
+            if silent:
+                names = ", ".join(silent)
+                said.append(f"{cluster.name}: silent instances {names} are taken as full")
             if seen is not None and seen.gates_silent:
                 names = ", ".join(seen.gates_silent)
                 said.append(f"{cluster.name}: demand holds the last value of silent gates {names}")

@@ -54,6 +54,11 @@ class PrefillProfile:
         return line
 
     @property
+    def least_s_per_token(self) -> float:
+        """Seconds that one more token costs where it costs least."""
+        return float(self.slopes.min())
+
+    @property
     def breaks(self) -> tuple[float, ...]:
         """Lengths where the slope changes, shape (k - 2,): the inner knots."""
         return self.tokens[1:-1]

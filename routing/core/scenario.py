@@ -8,6 +8,7 @@ the simulation and are not looked into here.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -31,13 +32,14 @@ _PROFILE_FACTS = (
 _PROFILE = ("prefill", "decode", *_PROFILE_FACTS)
 _CLUSTER = (
     *("name", "kind", "profile", "instances", "start"),
-    *("min_prefill", "min_decode", "pinned", "drained"),
+    *("min_prefill", "min_decode", "pinned", "drained", "control_urls"),
 )
 _LINK = (
     *("from", "to", "gbps", "rtt_ms", "cap_gbps", "p95_cap_gbps", "connections"),
     *("per_connection_gbps", "loss", "background_gbps", "schedule"),
 )
 _WORKLOAD = ("cluster", "rate_rps", "output_tokens", "lengths")
+_URL = re.compile(r"https?://[^\s/?#@]+(/[^\s?#]*)?")
 _LENGTHS = {
     "lognormal": ("kind", "mu", "sigma", "min", "max"),
     "empirical": ("kind", "file", "buckets"),
@@ -68,7 +70,10 @@ class Start:
 
 @dataclass(frozen=True)
 class Cluster:
-    """Machines of one site. `kind` `prefill` is a PrfaaS cluster: its instances only prefill."""
+    """Machines of one site. `kind` `prefill` is a PrfaaS cluster: its instances only prefill.
+
+    `control_urls` are the stacks that list the instances (docs/contracts.md, A stack's workers).
+    """
 
     name: str
     kind: Literal["pd", "prefill"]
@@ -79,6 +84,7 @@ class Cluster:
     min_decode: int = 1
     pinned: bool = False
     drained: bool = False
+    control_urls: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -297,10 +303,24 @@ def _cluster(table: _Table) -> Cluster:
         min_decode=table.count("min_decode", 1, low=1),
         pinned=table.flag("pinned"),
         drained=table.flag("drained"),
+        control_urls=_control_urls(table),
     )
     if kind == "pd" and cluster.min_prefill + cluster.min_decode > instances:
         raise table.error("instances", "is less than min_prefill + min_decode")
     return cluster
+
+
+def _control_urls(table: _Table) -> tuple[str, ...]:
+    urls = table.take("control_urls", [])
+    if not isinstance(urls, list):
+        raise table.error("control_urls", "must be a list of URLs")
+    for i, url in enumerate(urls):
+        field = f"{table.at('control_urls')}[{i}]"
+        if not isinstance(url, str) or not _URL.fullmatch(url):
+            raise ScenarioError(field, url, "must be http://HOST... or https://HOST...")
+        if url in urls[:i]:
+            raise ScenarioError(field, url, "is listed twice")
+    return tuple(url.rstrip("/") for url in urls)
 
 
 _LINK_FACTS: dict[str, Callable[[_Table, str], Any]] = {
@@ -423,9 +443,12 @@ def _check_slo(scenario: Scenario, cluster: Cluster) -> None:
 def _check_links(scenario: Scenario, kinds: dict[str, str]) -> None:
     seen: set[str] = set()
     for i, link in enumerate(scenario.links):
-        for key, name, kind in (("from", link.source, "prefill"), ("to", link.target, "pd")):
-            if kinds.get(name) != kind:
-                raise ScenarioError(f"links[{i}].{key}", name, f"is not a cluster of kind {kind}")
+        for key, name in (("from", link.source), ("to", link.target)):
+            if name not in kinds:
+                raise ScenarioError(f"links[{i}].{key}", name, "is not a cluster")
+        if kinds[link.source] == kinds[link.target]:
+            message = "must join a cluster of kind prefill with one of kind pd"
+            raise ScenarioError(f"links[{i}].to", link.target, message)
         if link.id in seen:
             raise ScenarioError(f"links[{i}]", link.id, "is described twice")
         seen.add(link.id)

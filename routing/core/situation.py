@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from routing.core import congestion, fleetmodel, hysteresis
+from routing.core import congestion, drift, fleetmodel, hysteresis, role_memory
 from routing.core.congestion import LinkView
 from routing.core.lengths import usable
-from routing.core.scenario import Link, Scenario
+from routing.core.scenario import Cluster, Link, Scenario
 from routing.core.throughput import FleetModel, Setting, predict
 from routing.core.types import (
     Clamp,
@@ -26,7 +26,7 @@ from routing.core.types import (
 )
 from routing.core.uncertainty import Outlook, outlook, smooth, together
 
-FORMULA = "exact-2"
+FORMULA = "exact-3"
 """Method `exact` with thresholds chosen under sampling noise; stored with every verdict."""
 LEAST_RPS, MAX_PLAUSIBLE_RPS = 1e-6, 1e6
 """Less than a request in ten days is none; more than this is a counter gone wrong."""
@@ -76,6 +76,12 @@ class Situation:
     def links_up(self, cluster: str) -> list[Link]:
         return [link for link in self.links_into(cluster) if not self.links[link.id].down]
 
+    def cluster(self, name: str) -> Cluster:
+        """The description of one of `clusters`."""
+        found = self.scenario.cluster(name)
+        assert found is not None, "a cluster of this pass is described"
+        return found
+
     def demand_rps(self, cluster: str) -> float | None:
         """Requests a second that arrive, None when that was not measured."""
         seen = self.observation.pd[cluster]
@@ -96,6 +102,14 @@ class Situation:
     def tunable(self) -> list[str]:
         """Clusters whose threshold the loop may choose: not pinned, and something to send to."""
         return [n for n in self.clusters if n not in self.pins and self.links_up(n)]
+
+    @cached_property
+    def movable(self) -> list[str]:
+        """Clusters whose roles the loop may choose: not pinned, and with stacks to ask."""
+        if self.params.roles_mode == "fixed":
+            return []
+        described = {name: self.cluster(name) for name in self.clusters if name not in self.pins}
+        return [n for n, c in described.items() if c.control_urls and not (c.pinned or c.drained)]
 
     @cached_property
     def outlooks(self) -> dict[str, Outlook]:
@@ -163,7 +177,9 @@ class Situation:
             reason=reason,
             message=message,
             plan=self.plan,
-            memory=dataclasses.replace(self.memory, gain_since_s=gain_since_s),
+            memory=dataclasses.replace(
+                self.memory, gain_since_s=gain_since_s, roles_gain_since_s=None
+            ),
             current=self.current,
             clamps=clamps,
             warnings=self.warnings,
@@ -186,6 +202,7 @@ class Situation:
         memory = dataclasses.replace(
             self.memory,
             gain_since_s=None,
+            roles_gain_since_s=None,
             last_change_s=self.now_s,
             changes_s=(*recent, self.now_s),
             before_down=dict(self.memory.before_down if before_down is None else before_down),
@@ -245,7 +262,9 @@ def survey(
         else None,
         changes_s=hysteresis.within_the_hour(memory.changes_s, observation.now_s),
     )
+    memory = drift.noticed(memory, observation)
     memory = _with_lengths(memory, observation.pd, observation.now_s)
+    memory = role_memory.remembered(memory, observation, plan, scenario)
     return Situation(observation, plan, memory, params, scenario, views)
 
 

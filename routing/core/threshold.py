@@ -61,8 +61,9 @@ def propose(situation: Situation, model: FleetModel) -> Proposal:
     for name in tunable:
         aimed = _under_noise(model, situation.outlooks, aimed, name, freedom[name], target)
     before, after = predict(model, running), predict(model, aimed)
-    now_h = _headroom(model, situation.outlooks, running)
-    logs = np.log(_headroom(model, situation.outlooks, aimed)) - np.log(now_h)  # (n_draws,)
+    now_h = headroom_draws(model, situation.outlooks, running)
+    aimed_h = headroom_draws(model, situation.outlooks, aimed)
+    logs = np.log(aimed_h) - np.log(now_h)  # (n_draws,)
     gain = _ratio(best.prediction.headroom, before.headroom)
     surely = float(logs.mean()) >= max(LEAST_LOG_GAIN, _sure(running, aimed) * float(logs.std()))
     saves = target is not None and float(np.log(now_h).mean()) >= math.log(target) - _TIE
@@ -108,7 +109,7 @@ def _under_noise(
     return {**settings, name: dataclasses.replace(settings[name], threshold=chosen)}
 
 
-def _headroom(
+def headroom_draws(
     model: FleetModel, outlooks: Mapping[str, Outlook], settings: dict[str, Setting]
 ) -> Array:
     """Headroom of the fleet in every draw, shape (n_draws,)."""

@@ -16,6 +16,7 @@ from typing import Any, Literal, TypeVar
 Mode = Literal["always_local", "always_remote", "threshold"]
 SignalState = Literal["value", "idle", "missing", "failed"]
 Action = Literal["adopt", "hold"]
+CacheMode = Literal["scarce", "abundant"]
 T = TypeVar("T")
 
 
@@ -37,8 +38,41 @@ class LengthHistogram:
 
 
 @dataclass(frozen=True)
+class LengthShift:
+    """ln of uncached tokens in the last `span_s` against the window before: counts, mean, sd."""
+
+    span_s: float
+    n_recent: float
+    mean_recent: float
+    n_before: float
+    mean_before: float
+    sd: float
+
+
+@dataclass(frozen=True)
+class RoleChange:
+    """The newest attempt to move instances of a cluster between roles, and how it stands.
+
+    `running` until it ended; `ended_at_s` then, and `why` says what went wrong, if anything did.
+    """
+
+    id: int
+    state: Literal["running", "done", "expired", "failed", "cancelled"]
+    n_prefill: int
+    n_decode: int
+    since_s: float
+    ended_at_s: float | None = None
+    why: str = ""
+
+
+@dataclass(frozen=True)
 class PdObservation:
-    """One PD cluster as seen in the window. None means not measured, never zero."""
+    """One PD cluster as seen in the window. None means not measured, never zero.
+
+    `movable_ratio` is the share of prompt tokens that a PrfaaS cluster's cache held beyond this
+    cluster's. `prefill_silent` and `decode_silent` are instances counted in their pool that were
+    not read lately; `role_change` is the newest rebalance.
+    """
 
     demand_rps: float | None
     demand_state: SignalState
@@ -50,6 +84,11 @@ class PdObservation:
     remote_share: float | None = None
     gates_silent: tuple[str, ...] = ()
     age_s: float | None = None
+    movable_ratio: float | None = None
+    shifts: tuple[LengthShift, ...] = ()
+    prefill_silent: tuple[str, ...] = ()
+    decode_silent: tuple[str, ...] = ()
+    role_change: RoleChange | None = None
 
 
 @dataclass(frozen=True)
@@ -86,7 +125,10 @@ class Observation:
 
 @dataclass(frozen=True)
 class ClusterPlan:
-    """What one PD cluster runs. `threshold_tokens` is None unless mode is `threshold`."""
+    """What one PD cluster runs. `threshold_tokens` is None unless mode is `threshold`.
+
+    `moves` says per directed link the fewest prefix tokens worth moving over it.
+    """
 
     mode: Mode
     threshold_tokens: int | None
@@ -94,8 +136,9 @@ class ClusterPlan:
     n_decode: int
     remote: dict[str, float] = field(default_factory=dict)
     band: tuple[int, int] | None = None
-    cache_mode: Literal["scarce", "abundant"] = "scarce"
+    cache_mode: CacheMode = "scarce"
     max_remote_in_flight: int | None = None
+    moves: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -143,6 +186,19 @@ class Params:
     stale_after_s: float = 15.0
     max_changes_per_hour: int = 60
     push_min_interval_s: float = 2.0
+    roles_mode: Literal["auto", "fixed"] = "auto"
+    roles_min_gain_ratio: float = 0.04
+    roles_gain_hold_s: float = 60.0
+    roles_dwell_s: float = 120.0
+    roles_max_step_ratio: float = 0.25
+    rebalance_deadline_s: float = 600.0
+    drain_timeout_s: float = 240.0
+    cache_mode: Literal["auto", "scarce", "abundant"] = "auto"
+    abundant_below_ratio: float = 0.4
+    scarce_above_ratio: float = 0.7
+    cache_dwell_s: float = 300.0
+    band_ratio: float = 0.0
+    max_remote_in_flight: int | None = None
     holds: tuple[HeldPlan, ...] = ()
 
 
@@ -173,6 +229,10 @@ class Memory:
     `congested_since_s` and `clear_since_s` summarise `links` for the whole fleet. `lengths` holds
     per PD cluster the requests that have left the window (`uncertainty.smooth`), as of
     `smoothed_at_s`; `before_down` the thresholds clusters ran before their links failed.
+    `lengths_since_s`: the mix of a cluster changed then, older lengths are of other traffic.
+    `roles_ended` is the last rebalance of each cluster that was counted, `roles_failed` how many in
+    a row did not succeed. `spare_since_s`: since when a cluster's links have had room for moved
+    prefixes; `scarce_at_s`: when they last had none.
     """
 
     gain_since_s: float | None = None
@@ -185,6 +245,14 @@ class Memory:
     lengths: dict[str, LengthHistogram] = field(default_factory=dict)
     smoothed_at_s: float | None = None
     before_down: dict[str, int] = field(default_factory=dict)
+    lengths_since_s: dict[str, float] = field(default_factory=dict)
+    roles_gain_since_s: float | None = None
+    roles_changed_at_s: float | None = None
+    roles_failed: dict[str, int] = field(default_factory=dict)
+    roles_ended: dict[str, int] = field(default_factory=dict)
+    roles_astray_since_s: dict[str, float] = field(default_factory=dict)
+    spare_since_s: dict[str, float] = field(default_factory=dict)
+    scarce_at_s: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -7,12 +7,14 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 
 from routing.core.congestion import LinkView
+from routing.core.scenario import Cluster
 from routing.core.threshold import Proposal
-from routing.core.types import ClusterPlan, HeldPlan, Params, Prediction
+from routing.core.types import ClusterPlan, HeldPlan, Params, Prediction, RoleChange
 
 _LAST_PRINTABLE_S = 253_402_300_799.0
 """The end of the year 9999."""
 
+_CACHES = {"abundant": "together, prefixes move over the link", "scarce": "separately"}
 _STAGES = {
     "local_prefill": "local prefill of",
     "remote_prefill": "remote prefill of",
@@ -124,6 +126,71 @@ def adopted(
         f"{moves}{best}, because {stage(current.bottleneck)} limits: capacity "
         f"{current.lambda_max_rps:.2f}{capacity} requests/s, {aim.gain_ratio:+.0%} at the best t."
     )
+
+
+def roles(of: tuple[int, int]) -> str:
+    """`3/5`: prefill / decode."""
+    return f"{of[0]}/{of[1]}"
+
+
+def _role_moves(before: Mapping[str, tuple[int, int]], after: Mapping[str, tuple[int, int]]) -> str:
+    return ", ".join(f"{n} {roles(before[n])} -> {roles(to)}" for n, to in after.items())
+
+
+def roles_pending(
+    before: Mapping[str, tuple[int, int]],
+    after: Mapping[str, tuple[int, int]],
+    gain_ratio: float,
+    why: str,
+) -> str:
+    return f"Roles {_role_moves(before, after)} would gain {gain_ratio:.0%} or more; {why}."
+
+
+def roles_adopted(
+    before: Mapping[str, tuple[int, int]],
+    after: Mapping[str, tuple[int, int]],
+    current: Prediction,
+    expected: Prediction,
+) -> str:
+    """Roles pd 6/2 -> 4/4, because decode of pd limits: capacity 1.56 -> 3.12 requests/s."""
+    return (
+        f"Roles {_role_moves(before, after)} (prefill/decode), because "
+        f"{stage(current.bottleneck)} limits: capacity at the best t "
+        f"{current.lambda_max_rps:.2f} -> {expected.lambda_max_rps:.2f} requests/s."
+    )
+
+
+def roles_unneeded(name: str, running: ClusterPlan, why: str) -> str:
+    wanted = roles((running.n_prefill, running.n_decode))
+    return f"The move of {name} to {wanted} is called back: {why}."
+
+
+def roles_followed(
+    name: str, running: ClusterPlan, present: tuple[int, int], change: RoleChange | None
+) -> str:
+    wanted = roles((running.n_prefill, running.n_decode))
+    text = f"Engines of {name} run {roles(present)}, the plan said {wanted}: the plan follows"
+    if change is not None and (change.n_prefill, change.n_decode) == (
+        running.n_prefill,
+        running.n_decode,
+    ):
+        text += f" (the move {change.state}{': ' + change.why if change.why else ''})"
+    return text.rstrip(".") + "."
+
+
+def floor(name: str, present: tuple[int, int], wanted: tuple[int, int], cluster: Cluster) -> str:
+    return (
+        f"Roles {name} {roles(present)} -> {roles(wanted)}: at least {cluster.min_prefill} must "
+        f"prefill and {cluster.min_decode} decode."
+    )
+
+
+def cache_mode(name: str, mode: str, why: str) -> str:
+    return f"Caches of {name} are judged {_CACHES[mode]}: {why}."
+
+
+def policy_changed(name: str, what: Iterable[str]) -> str:
+    return f"{name} takes over from the policy: {', '.join(what)}."
 
 
 def _moved(name: str, before: ClusterPlan, after: ClusterPlan) -> str:

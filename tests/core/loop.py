@@ -5,12 +5,16 @@ Pure and seeded. The generator knows the true distribution; `decide` sees histog
 
 from __future__ import annotations
 
+import dataclasses
 import math
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
+from routing.core import drift
 from routing.core.decide import decide
 from routing.core.lengths import LogNormalLengths
 from routing.core.optimize import Freedom, optimise
@@ -19,6 +23,7 @@ from routing.core.throughput import FleetModel, Setting, predict
 from routing.core.types import (
     ClusterPlan,
     LengthHistogram,
+    LengthShift,
     LinkObservation,
     Memory,
     Observation,
@@ -26,6 +31,7 @@ from routing.core.types import (
     PdObservation,
     Plan,
     PrefillObservation,
+    RoleChange,
     Verdict,
 )
 from tests.core.cases import LINK, TRUE_LENGTHS, WIRE_EDGES, demo_model
@@ -43,8 +49,36 @@ class Window:
     squares: float = 0.0
     elapsed_s: float = 0.0
     n_seen: int = 0
+    ticks: deque[np.ndarray] = field(default_factory=lambda: deque(maxlen=int(4 * TAU_S / TICK_S)))
+
+    def restart(self, age_s: float) -> None:
+        """Forget lengths older than `age_s`; demand is that of the tick rate either way."""
+        kept = list(self.ticks)[-round(age_s / TICK_S) :]
+        demand_rps = self.demand_rps
+        self.counts, self.squares, self.elapsed_s = np.zeros(len(WIRE_EDGES) + 1), 0.0, 0.0
+        n_seen = self.n_seen
+        self.ticks.clear()
+        for lengths in kept:
+            self.add(lengths, TICK_S)
+        self.n_seen = n_seen
+        self.elapsed_s = float(self.counts.sum()) / demand_rps
+
+    def shifts(self) -> tuple[LengthShift, ...]:
+        found = []
+        for span_s in drift.SPANS_S:
+            ticks, n = list(self.ticks), round(span_s / TICK_S)
+            if len(ticks) <= n:
+                break
+            now, then = (np.log(np.concatenate(part)) for part in (ticks[-n:], ticks[:-n]))
+            if len(now) and len(then):
+                sd = math.sqrt(
+                    (now.var() * len(now) + then.var() * len(then)) / (len(now) + len(then))
+                )
+                found.append(LengthShift(span_s, len(now), now.mean(), len(then), then.mean(), sd))
+        return tuple(found)
 
     def add(self, lengths: np.ndarray, elapsed_s: float) -> None:
+        self.ticks.append(lengths)
         fade = math.exp(-elapsed_s / TAU_S)
         new = np.bincount(
             np.searchsorted(WIRE_EDGES, lengths, side="left"), minlength=len(self.counts)
@@ -84,19 +118,61 @@ class FluidLink:
         self.tx_gbps = sent / elapsed_s / 1e9
 
 
+@dataclass
+class Movers:
+    """Engines that change roles one after the other, `move_s` each, towards what the plan asks.
+
+    `succeeds` False: nothing moves and the attempt expires after `deadline_s`.
+    """
+
+    roles: tuple[int, int] = (3, 5)
+    move_s: float = 40.0
+    deadline_s: float = 600.0
+    succeeds: bool = True
+    change: RoleChange | None = None
+    n_moved: int = 0
+    _next_s: float = 0.0
+
+    def follow(self, cluster: ClusterPlan, now_s: float) -> None:
+        wanted = (cluster.n_prefill, cluster.n_decode)
+        change = self.change
+        if change is None or change.state != "running":
+            if wanted != self.roles:
+                n = 1 if change is None else change.id + 1
+                self.change = RoleChange(n, "running", *wanted, since_s=now_s)
+                self._next_s = now_s + self.move_s
+            return
+        if wanted != (change.n_prefill, change.n_decode):
+            self._end("cancelled", now_s)
+        elif not self.succeeds and now_s - change.since_s >= self.deadline_s:
+            self._end("expired", now_s)
+        elif self.succeeds and now_s >= self._next_s:
+            n_prefill = self.roles[0] + (1 if wanted[0] > self.roles[0] else -1)
+            self.roles = (n_prefill, sum(self.roles) - n_prefill)
+            self.n_moved += 1
+            self._next_s = now_s + self.move_s
+            if self.roles == wanted:
+                self._end("done", now_s)
+
+    def _end(self, state: Any, now_s: float) -> None:
+        assert self.change is not None
+        self.change = dataclasses.replace(self.change, state=state, ended_at_s=now_s)
+
+
 @dataclass(frozen=True)
 class Passed:
-    """One tick of a run: when, the verdict, the link's backlog, the t in force before it."""
+    """One tick of a run: when, the verdict, the link's backlog, the t and roles before it."""
 
     at_s: float
     verdict: Verdict
     backlog_bits: float
     tx_gbps: float
     threshold: int | None
+    roles: tuple[int, int] = (3, 5)
 
 
-def first_plan(threshold: int) -> Plan:
-    cluster = ClusterPlan("threshold", threshold, 3, 5, remote={"prfaas": 1.0})
+def first_plan(threshold: int, roles: tuple[int, int] = (3, 5)) -> Plan:
+    cluster = ClusterPlan("threshold", threshold, *roles, remote={"prfaas": 1.0})
     return Plan("prfaas-1t", 1, 1, {"pd": cluster})
 
 
@@ -107,17 +183,23 @@ def run(
     duration_s: float,
     rate_rps: float,
     start_tokens: int = 4000,
-    lengths: LogNormalLengths = TRUE_LENGTHS,
+    lengths: Callable[[float], LogNormalLengths] = lambda at_s: TRUE_LENGTHS,
     link_gbps: Callable[[float], float] = lambda at_s: 100.0,
     params: Params = PARAMS,
+    movers: Movers | None = None,
 ) -> list[Passed]:
-    """Every tick of a closed loop of `duration_s`; capacity of the link by `link_gbps(at_s)`."""
+    """Every tick of a closed loop of `duration_s`.
+
+    Capacity of the link by `link_gbps(at_s)`, the mix by `lengths(at_s)`; `movers` keep the roles,
+    and are changed by the run.
+    """
     rng = np.random.default_rng(seed)
     window, link = Window(), FluidLink()
-    plan, memory = first_plan(start_tokens), Memory()
+    movers = movers or Movers()
+    plan, memory = first_plan(start_tokens, movers.roles), Memory()
     passed = []
     for at_s in np.arange(TICK_S, duration_s + TICK_S / 2, TICK_S):
-        arrived = _sample(lengths, rng, rng.poisson(rate_rps * TICK_S))
+        arrived = _sample(lengths(float(at_s)), rng, rng.poisson(rate_rps * TICK_S))
         window.add(arrived, TICK_S)
         t = plan.clusters["pd"].threshold_tokens
         long = arrived[arrived > (math.inf if t is None else t)]
@@ -140,17 +222,25 @@ def run(
                     demand_rps=window.demand_rps,
                     demand_state="value" if window.n_seen else "idle",
                     lengths=window.histogram(),
-                    n_prefill=3,
-                    n_decode=5,
+                    n_prefill=movers.roles[0],
+                    n_decode=movers.roles[1],
                     age_s=0.5,
+                    shifts=window.shifts(),
+                    role_change=movers.change,
                 )
             },
             prefill={"prfaas": PrefillObservation(n_prefill=4, age_s=0.5)},
             links={LINK: seen},
         )
         verdict = decide(observation, plan, memory, params, scenario)
-        passed.append(Passed(float(at_s), verdict, link.backlog_bits, link.tx_gbps, t))
-        plan, memory = verdict.plan, verdict.memory
+        passed.append(
+            Passed(float(at_s), verdict, link.backlog_bits, link.tx_gbps, t, movers.roles)
+        )
+        plan = verdict.plan
+        if verdict.memory.lengths_since_s != memory.lengths_since_s:
+            window.restart(float(at_s) - verdict.memory.lengths_since_s["pd"])
+        memory = verdict.memory
+        movers.follow(plan.clusters["pd"], float(at_s))
     return passed
 
 

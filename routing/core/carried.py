@@ -1,0 +1,207 @@
+"""What every plan carries along with t and roles: cache mode, moves, band, remote limit.
+
+The paper lets caches be judged together where bandwidth is abundant and separately where it is
+scarce, and does not say when one turns into the other. Here, per PD cluster, under policy `auto`:
+
+* moving D cached tokens from A to B has to take at most `WORTH` of the time that B's instances
+  would compute them in, at the bandwidth that is certainly free while the mode is abundant:
+
+      rtt + 8 (state_bytes + D bytes_per_token) / (1 - scarce_above_ratio) capacity
+          <= WORTH * D * (least seconds per token of B's profile)
+
+  The least such D is the link's entry in `moves`; a link too slow for any D has none.
+* `abundant` begins when every link into the cluster has been below `abundant_below_ratio` of its
+  capacity for `congestion_clear_s`, `cache_dwell_s` after it was last scarce, and gates saw at
+  least `LEAST_MOVABLE` of prompt tokens cached on the other side only. It ends, in the same tick,
+  when a link passes `scarce_above_ratio`, is congested or down; a link that is not read changes
+  nothing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterable
+
+from routing.core import words
+from routing.core.kvcache import bytes_per_s
+from routing.core.scenario import Link
+from routing.core.situation import Situation
+from routing.core.types import CacheMode, ClusterPlan, Memory, Verdict
+
+WORTH = 0.5
+LEAST_MOVABLE = 0.01
+MOST_TOKENS = 1_048_576
+_ALIKE = 1.25
+"""`moves` this close to what runs are not worth a plan of their own."""
+_FINAL = ("Paused", "RateLimited")
+
+
+def with_carried(s: Situation, verdict: Verdict) -> Verdict:
+    """The verdict with what its plan has to carry; a hold becomes a change where that differs."""
+    cached, memory = _cache_modes(s, verdict.memory)
+    verdict = dataclasses.replace(verdict, memory=memory)
+    if verdict.reason in _FINAL:
+        return verdict
+    changed: dict[str, ClusterPlan] = {}
+    said: list[tuple[str, str]] = []
+    for name, plan in verdict.plan.clusters.items():
+        if name not in s.clusters or name in s.pins:
+            continue
+        mode, why = cached[name]
+        moves = _moves(s, name) if mode == "abundant" else {}
+        after = dataclasses.replace(
+            plan,
+            cache_mode=mode,
+            moves=plan.moves if _alike(plan.moves, moves) else moves,
+            band=_band(plan, s.params.band_ratio),
+            max_remote_in_flight=s.params.max_remote_in_flight,
+        )
+        if after == plan:
+            continue
+        changed[name] = after
+        if (after.cache_mode, after.moves) != (plan.cache_mode, plan.moves):
+            reason = "CacheAbundant" if mode == "abundant" else "CacheScarce"
+            said.append((reason, words.cache_mode(name, mode, why)))
+        policy = _differing(plan, after, ("band", "max_remote_in_flight"))
+        if policy and verdict.action == "hold":
+            said.append(("PolicyChanged", words.policy_changed(name, policy)))
+    if not changed:
+        return verdict
+    text = " ".join(sentence for _, sentence in said)
+    if verdict.action == "adopt":
+        clusters = {**verdict.plan.clusters, **changed}
+        plan_after = dataclasses.replace(verdict.plan, clusters=clusters)
+        message = f"{verdict.message} {text}".rstrip()
+        return dataclasses.replace(verdict, plan=plan_after, message=message)
+    if (wait := s.too_soon()) is not None:
+        return s.hold("RateLimited", f"{text} Waiting: {wait[0]}.", next_at_s=wait[1])
+    adopted = s.adopt(changed, said[0][0], text)
+    kept = dataclasses.replace(
+        adopted.memory,
+        gain_since_s=memory.gain_since_s,
+        roles_gain_since_s=memory.roles_gain_since_s,
+        spare_since_s=memory.spare_since_s,
+        scarce_at_s=memory.scarce_at_s,
+    )
+    return dataclasses.replace(adopted, memory=kept)
+
+
+def _cache_modes(s: Situation, memory: Memory) -> tuple[dict[str, tuple[CacheMode, str]], Memory]:
+    """The mode of each cluster with a reason in words, and what to remember of the links' room."""
+    modes: dict[str, tuple[CacheMode, str]] = {}
+    spare, scarce = {}, dict(memory.scarce_at_s)
+    for name, plan in s.clusters.items():
+        room, why = _room(s, name)
+        if room == "spare":
+            spare[name] = memory.spare_since_s.get(name, s.now_s)
+        elif room == "none" and plan.cache_mode == "abundant":
+            scarce[name] = s.now_s
+        policy = s.params.cache_mode
+        if policy != "auto":
+            modes[name] = (policy, f"the policy says {policy}")
+        elif plan.cache_mode == "abundant":
+            modes[name] = ("scarce" if room == "none" else "abundant", why)
+        elif _may_begin(s, name, spare.get(name), scarce.get(name)):
+            ratio = s.observation.pd[name].movable_ratio or 0.0
+            text = f"{why} and {ratio:.0%} of prompt tokens are cached on the other side only"
+            modes[name] = ("abundant", text)
+        else:
+            modes[name] = ("scarce", why)
+    return modes, dataclasses.replace(memory, spare_since_s=spare, scarce_at_s=scarce)
+
+
+def _may_begin(
+    s: Situation, name: str, spare_since_s: float | None, scarce_at_s: float | None
+) -> bool:
+    if spare_since_s is None or s.now_s - spare_since_s < s.params.congestion_clear_s:
+        return False
+    if scarce_at_s is not None and 0.0 <= s.now_s - scarce_at_s < s.params.cache_dwell_s:
+        return False
+    movable = s.observation.pd[name].movable_ratio
+    return movable is not None and movable >= LEAST_MOVABLE and bool(_moves(s, name))
+
+
+def _room(s: Situation, name: str) -> tuple[str, str]:
+    """`spare`, `some` or `none`, of the fullest link into the cluster, and why in words."""
+    links = s.links_into(name)
+    if not links:
+        return "none", "no link leads here"
+    fullest, fullest_id = 0.0, links[0].id
+    unread: list[str] = []
+    for link in links:
+        view, seen = s.links[link.id], s.observation.links.get(link.id)
+        if view.down or view.congested:
+            return "none", f"link {link.id} is {'down' if view.down else 'congested'}"
+        if not view.known:
+            unread.append(link.id)
+            continue
+        used = 0.0 if seen is None or seen.tx_gbps is None else seen.tx_gbps
+        ratio = used / view.capacity_gbps if view.capacity_gbps > 0 else math.inf
+        if ratio >= fullest:
+            fullest, fullest_id = ratio, link.id
+    why = f"link {fullest_id} is {fullest:.0%} full"
+    if fullest > s.params.scarce_above_ratio:
+        return "none", why
+    if unread:
+        return "some", f"link {unread[0]} is not read"
+    return ("spare" if fullest < s.params.abundant_below_ratio else "some"), why
+
+
+def _moves(s: Situation, name: str) -> dict[str, int]:
+    """The fewest tokens worth moving, per link between the cluster and its PrfaaS clusters."""
+    sources = {link.source for link in s.links_into(name)}
+    found = {}
+    for link in s.scenario.links:
+        here = (link.target == name and link.source in sources) or (
+            link.source == name and link.target in sources
+        )
+        view = s.links.get(link.id)
+        if here and view is not None and not view.down:
+            least = fewest_tokens(s, link, view.capacity_gbps)
+            if least is not None:
+                found[link.id] = least
+    return found
+
+
+def fewest_tokens(s: Situation, link: Link, capacity_gbps: float) -> int | None:
+    """The least prefix whose transfer takes at most `WORTH` of its recomputation; None: no prefix.
+
+    Two significant digits, rounded up, so that it stands still while capacity trembles.
+    """
+    target = s.scenario.cluster(link.target)
+    assert target is not None, "a parsed scenario has no link without a target"
+    least_s = s.scenario.profiles[target.profile].prefill.least_s_per_token
+    rate = bytes_per_s(capacity_gbps) * (1.0 - s.params.scarce_above_ratio)
+    if rate <= 0:
+        return None
+    kv = s.scenario.model
+    per_token_s = WORTH * least_s - kv.bytes_per_token / rate
+    if per_token_s <= 0:
+        return None
+    tokens = ((link.rtt_s or 0.0) + kv.state_bytes / rate) / per_token_s
+    if tokens > MOST_TOKENS:
+        return None
+    digit = 10 ** max(math.floor(math.log10(max(tokens, 1.0))) - 1, 0)
+    return int(max(math.ceil(tokens / digit) * digit, 1))
+
+
+def _alike(running: dict[str, int], wanted: dict[str, int]) -> bool:
+    return running.keys() == wanted.keys() and all(
+        1 / _ALIKE <= wanted[link] / max(running[link], 1) <= _ALIKE for link in wanted
+    )
+
+
+def _band(plan: ClusterPlan, ratio: float) -> tuple[int, int] | None:
+    t = plan.threshold_tokens
+    if t is None or ratio <= 0:
+        return None
+    return math.floor(t / (1.0 + ratio)), math.ceil(t * (1.0 + ratio))
+
+
+def _differing(before: ClusterPlan, after: ClusterPlan, fields: Iterable[str]) -> list[str]:
+    return [
+        f"{field} {getattr(before, field)} -> {getattr(after, field)}"
+        for field in fields
+        if getattr(before, field) != getattr(after, field)
+    ]

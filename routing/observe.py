@@ -14,14 +14,16 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from routing.core import drift
 from routing.core.scenario import Scenario
 from routing.core.types import (
     LengthHistogram,
+    LengthShift,
     LinkObservation,
     Observation,
     PdObservation,
@@ -39,7 +41,9 @@ SILENT_AFTER_S = 15.0
 SILENT_KEPT_S = 60.0
 """A silent gate's last rate, a silent instance's place in its pool, count for this long."""
 SHARE_WINDOW_S = 60.0
-_LENGTH_SOURCES = ("local|tokenised", "local|usage")
+_COUNTED = ("tokenised", "usage")
+_JUDGED, _LOCAL = "judged", "local"
+"""Lengths as the rule compared them with t; a gate that tells no such went by its own side."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +54,8 @@ class _Interval:
     elapsed_s: float
     arrivals: float
     requests: dict[str, float]
+    prompt_tokens: float
+    movable_tokens: float | None
     lengths: tuple[counters.HistogramIncrease, ...]
 
     @property
@@ -72,8 +78,18 @@ class _Gate:
         return self.quiet_s > SILENT_AFTER_S
 
 
-def observe(fleet: str, scenario: Scenario, *, at_s: float) -> Observation:
-    """The fleet at `at_s` (epoch seconds) as plain values."""
+def observe(
+    fleet: str,
+    scenario: Scenario,
+    *,
+    at_s: float,
+    lengths_since_s: Mapping[str, float] | None = None,
+) -> Observation:
+    """The fleet at `at_s` (epoch seconds) as plain values.
+
+    `lengths_since_s` says per cluster from when on lengths count: before it the traffic was other.
+    """
+    lengths_since_s = lengths_since_s or {}
     # Bins on multiples of their width: two ticks in a row difference the same readings.
     since_s = math.floor(at_s / BIN_S) * BIN_S - WINDOW_S
     until_s = at_s + store.FUTURE_S
@@ -99,7 +115,8 @@ def observe(fleet: str, scenario: Scenario, *, at_s: float) -> Observation:
                 for path, readings in routers.items()
                 if path.startswith(place)
             ]
-            pd[cluster.name] = _pd(gates, pools, place, at_s)
+            since_s = lengths_since_s.get(cluster.name, -math.inf)
+            pd[cluster.name] = _pd(gates, pools, place, at_s, lengths_age_s=at_s - since_s)
         else:
             prefill[cluster.name] = PrefillObservation(
                 n_prefill=pools.count(place, "prefill"),
@@ -121,21 +138,27 @@ def _known(readings: dict[str, list[Reading]], at_s: float) -> dict[str, list[Re
     return {path: rows for path, rows in kept.items() if rows}
 
 
-def _pd(gates: list[_Gate], pools: _Pools, place: str, at_s: float) -> PdObservation:
+def _pd(
+    gates: list[_Gate], pools: _Pools, place: str, at_s: float, *, lengths_age_s: float
+) -> PdObservation:
     counted = [gate for gate in gates if gate.ok and gate.quiet_s <= SILENT_KEPT_S]
     rates = [rate for gate in counted if (rate := _rate(gate.intervals)) is not None]
     demand_rps = sum(rates) if rates else None
     return PdObservation(
         demand_rps=demand_rps,
         demand_state=_demand_state(demand_rps, gates),
-        lengths=_lengths(gates),
+        lengths=_lengths(gates, lengths_age_s),
+        shifts=_shifts(gates, lengths_age_s),
         n_prefill=pools.count(place, "prefill"),
         n_decode=pools.count(place, "decode"),
         queue_prefill=pools.queue(place, "prefill"),
         queue_decode=pools.queue(place, "decode"),
         remote_share=_remote_share(counted),
+        movable_ratio=_movable_ratio(counted),
         gates_silent=tuple(sorted(gate.path for gate in counted if gate.silent)),
         age_s=min((gate.quiet_s for gate in counted), default=None),
+        prefill_silent=pools.silent(place, "prefill"),
+        decode_silent=pools.silent(place, "decode"),
     )
 
 
@@ -185,15 +208,24 @@ def _interval(before: Reading, after: Reading, at_s: float) -> _Interval:
         elapsed_s=after.at_s - began_s,
         arrivals=sum(requests.values()) + (refused or 0.0),
         requests=requests,
+        prompt_tokens=_gained(was.prompt_tokens_total, now.prompt_tokens_total, restarted) or 0.0,
+        movable_tokens=_gained(was.movable_tokens_total, now.movable_tokens_total, restarted),
         lengths=tuple(_length_increases(before, after, restarted=restarted)),
     )
+
+
+def _gained(was: float | None, now: float | None, restarted: bool) -> float | None:
+    """How much a counter grew; None where it is not exposed."""
+    if now is None:
+        return None
+    return counters.increase(0.0 if was is None else was, now, restarted=restarted)
 
 
 def _length_increases(
     before: Reading, after: Reading, *, restarted: bool
 ) -> Iterable[counters.HistogramIncrease]:
     was, now = before.signals.uncached_tokens or {}, after.signals.uncached_tokens or {}
-    for source in _LENGTH_SOURCES:
+    for source in _length_keys(now):
         current = now.get(source)
         if current is None:
             continue
@@ -203,6 +235,11 @@ def _length_increases(
         )
         if gained is not None and gained.count > 0:
             yield gained
+
+
+def _length_keys(histograms: Mapping[str, object]) -> list[str]:
+    side = _JUDGED if any(key.startswith(f"{_JUDGED}|") for key in histograms) else _LOCAL
+    return [f"{side}|{source}" for source in _COUNTED]
 
 
 def _rate(intervals: Sequence[_Interval]) -> float | None:
@@ -220,9 +257,52 @@ def _remote_share(gates: list[_Gate]) -> float | None:
     return remote / routed if routed > 0 else None
 
 
-def _lengths(gates: list[_Gate]) -> LengthHistogram | None:
+def _movable_ratio(gates: list[_Gate]) -> float | None:
+    """Of recent prompt tokens, what only a remote side's cache held; None where no gate tells."""
+    told = [i for gate in gates for i in gate.intervals if i.movable_tokens is not None]
+    prompts = sum(i.weight * i.prompt_tokens for i in told)
+    if prompts <= 0.0:
+        return None
+    return min(sum(i.weight * (i.movable_tokens or 0.0) for i in told) / prompts, 1.0)
+
+
+Piece = tuple[_Interval, counters.HistogramIncrease]
+
+
+def _pieces(gates: list[_Gate], age_s: float) -> list[Piece]:
+    """What was counted in intervals younger than `age_s`."""
+    young = [i for gate in gates for i in gate.intervals if i.age_s <= age_s]
+    return [(interval, gained) for interval in young for gained in interval.lengths]
+
+
+def _shifts(gates: list[_Gate], age_s: float) -> tuple[LengthShift, ...]:
+    """The last moments of the window against what came before them, shortest span first."""
+    ages, counts, centres = [], [], []
+    for interval, gained in _pieces(gates, age_s):
+        edges = np.asarray(gained.edges)
+        held = np.asarray(gained.counts)
+        middle = np.log(np.sqrt(edges * np.concatenate(([max(edges[0] / 2, 1.0)], edges[:-1]))))
+        centres.append(np.append(middle, np.log(edges[-1])))
+        counts.append(held)
+        ages.append(np.full(len(held), interval.age_s))
+    if not counts:
+        return ()
+    age, n, ln = np.concatenate(ages), np.concatenate(counts), np.concatenate(centres)
+    shifts = []
+    for span_s in drift.SPANS_S:
+        now, then = np.where(age <= span_s, n, 0.0), np.where(age > span_s, n, 0.0)
+        n_now, n_then = float(now.sum()), float(then.sum())
+        if n_now > 0 and n_then > 0:
+            mean_now, mean_then = float(now @ ln) / n_now, float(then @ ln) / n_then
+            squares = now @ (ln - mean_now) ** 2 + then @ (ln - mean_then) ** 2
+            sd = math.sqrt(float(squares) / (n_now + n_then))
+            shifts.append(LengthShift(span_s, n_now, mean_now, n_then, mean_then, sd))
+    return tuple(shifts)
+
+
+def _lengths(gates: list[_Gate], age_s: float) -> LengthHistogram | None:
     """Decayed lengths of every gate together, on the bucket edges most requests were counted on."""
-    pieces = [(i, gained) for gate in gates for i in gate.intervals for gained in i.lengths]
+    pieces = _pieces(gates, age_s)
     if not pieces:
         return None
     seen_on: dict[tuple[float, ...], float] = {}
@@ -261,7 +341,7 @@ def _seen(gate: _Gate) -> float:
     if not gate.ok:
         return 0.0
     newest = gate.ok[-1].signals.uncached_tokens or {}
-    alive = sum(newest[source].count for source in _LENGTH_SOURCES if source in newest)
+    alive = sum(newest[key].count for key in _length_keys(newest) if key in newest)
     window = sum(gained.count for i in gate.intervals for gained in i.lengths)
     return max(alive, window)
 
@@ -311,6 +391,16 @@ class _Pools:
 
     def count(self, place: str, role: str) -> int:
         return len(self._of(place, role))
+
+    def silent(self, place: str, role: str) -> tuple[str, ...]:
+        """Those of the pool that were not read lately: busy or gone, nobody knows."""
+        return tuple(
+            sorted(
+                reading.path
+                for reading in self._of(place, role)
+                if self.at_s - reading.received_s > SILENT_AFTER_S
+            )
+        )
 
     def queue(self, place: str, role: str) -> float | None:
         """Waiting requests of the pool; None when no instance of it measured them lately."""

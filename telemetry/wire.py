@@ -114,7 +114,9 @@ class RouterSignals(
 
     `requests_total` is counted at arrival, keyed `"side|reason"`. `uncached_tokens` holds one
     histogram of `l_total - l_side` for *both* sides of every request, keyed `"side|source"` with
-    source `tokenised`, `usage` or `estimated`; the optimiser reads the first two only.
+    source `tokenised`, `usage` or `estimated`; the optimiser reads the first two only. Side `judged`
+    is what the rule compared with t. `movable_tokens_total` are prompt tokens that only a remote
+    side's cache held.
     """
 
     requests_total: dict[str, float] | None = None
@@ -124,6 +126,7 @@ class RouterSignals(
     uncached_tokens: dict[str, Histogram] | None = None
     prompt_tokens_total: float | None = None
     cached_tokens_total: dict[str, float] | None = None
+    movable_tokens_total: float | None = None
     ttft_seconds: dict[str, Histogram] | None = None
     in_flight: dict[str, float] | None = None
     upstream_up: dict[str, float] | None = None

@@ -56,17 +56,27 @@ SCENARIO: dict[str, Any] = {
 }
 
 
-def scenario(name: str = "f1", *, start: bool = True) -> dict[str, Any]:
+def scenario(
+    name: str = "f1", *, start: bool = True, pd: dict[str, Any] | None = None
+) -> dict[str, Any]:
+    """The fleet's document; `pd` changes its PD cluster."""
     document = copy.deepcopy(SCENARIO)
     document["fleet"]["name"] = name
+    document["clusters"][1].update(pd or {})
     if not start:
         del document["clusters"][1]["start"]
     return document
 
 
-def make_fleet(name: str = "f1", *, mode: str = "active", start: bool = True) -> Fleet:
+def make_fleet(
+    name: str = "f1",
+    *,
+    mode: str = "active",
+    start: bool = True,
+    pd: dict[str, Any] | None = None,
+) -> Fleet:
     return commands.create_fleet(
-        scenario=scenario(name, start=start),
+        scenario=scenario(name, start=start, pd=pd),
         mode=mode,
         actor="test",
         via="test",
@@ -147,6 +157,9 @@ class Gate:
     local: float = 0.0
     remote: float = 0.0
     refused: float = 0.0
+    judged: bool = False
+    movable_tokens: float | None = None
+    prompt_tokens: float = 0.0
     plan: tuple[int, int] | None = None
     counts: dict[str, np.ndarray] = field(default_factory=dict)
 
@@ -157,6 +170,7 @@ class Gate:
         self.local += float((~long).sum())
         self.remote += float(long.sum())
         self.refused += refused
+        self.prompt_tokens += float(np.sum(lengths))
         counts = self.counts.setdefault(self.source, np.zeros(len(self.edges) + 1))
         np.add.at(counts, np.searchsorted(self.edges, lengths), 1)
 
@@ -171,8 +185,12 @@ class Gate:
             signals=wire.RouterSignals(
                 requests_total={"local|short": self.local, "remote|long": self.remote},
                 refused_total=self.refused,
+                prompt_tokens_total=self.prompt_tokens,
+                movable_tokens_total=self.movable_tokens,
                 uncached_tokens={
-                    f"local|{source}": wire.Histogram(self.edges, counts.tolist(), 0.0)
+                    f"{'judged' if self.judged else 'local'}|{source}": wire.Histogram(
+                        self.edges, counts.tolist(), 0.0
+                    )
                     for source, counts in self.counts.items()
                 },
             ),
@@ -224,11 +242,15 @@ def instance(
     )
 
 
-def engines(fleet: str = "f1", *, at_s: float = -1.0) -> list[wire.InstanceSample]:
-    """The 3/5 split of `pd` and the four of `prfaas`."""
+def engines(
+    fleet: str = "f1", *, at_s: float = -1.0, roles: tuple[int, int] = (3, 5)
+) -> list[wire.InstanceSample]:
+    """The 3/5 split of `pd`, or another, and the four of `prfaas`."""
     return [
-        *(instance(f"{fleet}/pd/p{i}", at_s=at_s) for i in range(3)),
-        *(instance(f"{fleet}/pd/d{i}", role="decode", at_s=at_s) for i in range(5)),
+        *(
+            instance(f"{fleet}/pd/{name}", role="prefill" if i < roles[0] else "decode", at_s=at_s)
+            for i, name in enumerate(("p0", "p1", "p2", "d0", "d1", "d2", "d3", "d4"))
+        ),
         *(instance(f"{fleet}/prfaas/p{i}", at_s=at_s) for i in range(4)),
     ]
 

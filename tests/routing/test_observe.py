@@ -296,3 +296,58 @@ def test_what_arrives_after_the_moment_is_not_seen_at_it() -> None:
     gate.arrive([1_000.0] * 500)
     feed([gate.sample(NOW_S + 3)])
     assert seen() == before
+
+
+def test_lengths_are_those_that_were_compared_with_t_where_a_gate_tells() -> None:
+    told, silent = Gate("f1/pd/gw-1", judged=True), Gate("f1/pd/gw-2")
+    feed([told.sample(NOW_S - 20.0), silent.sample(NOW_S - 20.0)])
+    told.arrive([500.0] * 3)
+    silent.arrive([50_000.0] * 2)
+    feed([told.sample(NOW_S - 10.0), silent.sample(NOW_S - 10.0)])
+    lengths = pd().lengths
+    assert lengths is not None
+    assert lengths.n_seen == 5
+
+
+def test_what_could_move_is_a_share_of_prompts_and_unknown_where_no_gate_tells() -> None:
+    gate = Gate(movable_tokens=0.0)
+    feed([gate.sample(NOW_S - 20.0)])
+    gate.arrive([8_000.0, 12_000.0])
+    gate.movable_tokens = 5_000.0
+    feed([gate.sample(NOW_S - 10.0)])
+    assert pd().movable_ratio == pytest.approx(0.25)
+
+
+def test_without_such_a_counter_nothing_is_known_to_be_movable() -> None:
+    feed(steady(Gate(), rng()))
+    assert pd().movable_ratio is None
+
+
+def test_a_step_of_the_mix_shows_in_the_shifts_and_older_lengths_can_be_left_out() -> None:
+    gate = Gate()
+    samples = [gate.sample(NOW_S - 300.0)]
+    for at_s in range(-290, 1, 10):
+        gate.arrive([20_000.0 if at_s <= -60 else 2_000.0] * 25)
+        samples.append(gate.sample(NOW_S + at_s))
+    feed(samples)
+    found = pd()
+    shifts = {shift.span_s: shift for shift in found.shifts}
+    assert shifts[60.0].n_recent == 150
+    assert np.exp(shifts[60.0].mean_recent) == pytest.approx(2_000.0, rel=0.1)
+    assert np.exp(shifts[60.0].mean_before) == pytest.approx(20_000.0, rel=0.1)
+    fleet = fleets.scenario_of(make_fleet())
+    since = observe("f1", fleet, at_s=NOW_S, lengths_since_s={"pd": NOW_S - 60.0}).pd["pd"]
+    assert since.lengths is not None
+    assert found.lengths is not None
+    edges = np.array(since.lengths.edges)
+    assert np.array(since.lengths.counts)[1:][edges > 5_000.0].sum() == 0.0
+    assert since.demand_rps == found.demand_rps
+    assert since.lengths.n_seen == found.lengths.n_seen
+
+
+def test_instances_not_read_lately_are_named_by_role() -> None:
+    feed([instance("f1/pd/a", at_s=-30.0), instance("f1/pd/b", at_s=-1.0)])
+    feed([instance("f1/pd/c", role="decode", at_s=-30.0)])
+    found = pd()
+    assert (found.prefill_silent, found.decode_silent) == (("f1/pd/a",), ("f1/pd/c",))
+    assert (found.n_prefill, found.n_decode) == (2, 1)

@@ -10,12 +10,14 @@ from typing import Any
 import aiohttp
 import msgspec
 
+CANCELLED = "cancelled"
 GATE_HEADER = "x-prfaas-"
 
 
 @dataclass
 class Result:
-    """`status` is HTTP's, 0 where there was no answer; `at_s` epoch seconds; `gate` holds the
+    """`status` is HTTP's, 0 where there was no answer; `error` the beginning of its body where it
+    was not 200, or what else went wrong; `at_s` epoch seconds; `gate` holds the
     `X-PrfaaS-*` headers by their names after the prefix, dashes as underscores."""
 
     id: str
@@ -96,7 +98,7 @@ def completion_body(prompt: list[int] | str, *, output_tokens: int, model: str) 
 
 
 async def send(session: aiohttp.ClientSession, url: str, result: Result, body: bytes) -> None:
-    """POST the completion and fill `result`. A failure is an outcome, not an exception."""
+    """POST the completion, once, and fill `result`. A failure is an outcome, not an exception."""
     loop = asyncio.get_running_loop()
     headers = {"Content-Type": "application/json", "X-Request-Id": result.id}
     result.at_s, start_s = time.time(), loop.time()
@@ -115,7 +117,7 @@ async def send(session: aiohttp.ClientSession, url: str, result: Result, body: b
     except (aiohttp.ClientError, msgspec.MsgspecError, OSError) as exc:
         result.error = f"{type(exc).__name__}: {exc}"
     except asyncio.CancelledError:
-        result.error = "cancelled"
+        result.error = CANCELLED
         raise
     finally:
         result.total_s = loop.time() - start_s
@@ -135,5 +137,7 @@ async def _read_stream(response: aiohttp.ClientResponse, result: Result, start_s
             result.received_tokens = usage.completion_tokens
             details = usage.prompt_tokens_details
             result.cached_tokens = details.cached_tokens if details else None
+            if not result.completed:
+                result.error = f"{usage.completion_tokens} of {result.output_tokens} tokens came"
             return
     result.error = "the stream had no usage"

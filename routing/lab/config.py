@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from routing.lab.cache import LinearState
 from routing.lab.errors import LabError, read_toml
 from routing.lab.pd import DecodeHolds
 from routing.lab.profile import Scenario, check_n_prefill, load_scenario
@@ -42,6 +43,7 @@ class _File(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     block_tokens: Positive = 512
     cache_scope: Literal["instance", "cluster"] = "instance"
     cache_capacity_tokens: Annotated[int, msgspec.Meta(ge=0)] | Literal["infinite"] = 2_097_152
+    linear_state: LinearState = "none"
     decode_holds: DecodeHolds = "local_prefix"
     layers: Positive = 60
     truth_records: Annotated[int, msgspec.Meta(ge=0)] = 10_000
@@ -53,8 +55,9 @@ class _File(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 @dataclass(frozen=True)
 class StackConfig:
     """`clusters` are the PD clusters served here. `cache_capacity_tokens` (per cache) None:
-    unbounded. `cache_scope` `cluster`: one cache for all instances of a cluster. `layers`: the
-    chunks a request's KV leaves in. The scenario has the file's overrides already in it."""
+    unbounded. `cache_scope` `cluster`: one cache for all instances of a cluster. `linear_state`
+    `exact`: a prefix is reused only up to where a state was kept (`routing.lab.cache`). `layers`:
+    the chunks a request's KV leaves in. The scenario has the file's overrides already in it."""
 
     scenario: Scenario
     host: str
@@ -64,6 +67,7 @@ class StackConfig:
     block_tokens: int
     cache_scope: Literal["instance", "cluster"]
     cache_capacity_tokens: int | None
+    linear_state: LinearState
     decode_holds: DecodeHolds
     layers: int
     truth_records: int
@@ -92,6 +96,7 @@ def load_config(path: Path) -> StackConfig:
         block_tokens=file.block_tokens,
         cache_scope=file.cache_scope,
         cache_capacity_tokens=None if isinstance(capacity, str) else capacity,
+        linear_state=file.linear_state,
         decode_holds=file.decode_holds,
         layers=file.layers,
         truth_records=file.truth_records,

@@ -18,7 +18,7 @@ from routing.lab.profile import Profile
 
 
 class Sequence:
-    """One request on a decode instance, from the moment it is sent there."""
+    """One request on a decode instance, from the moment it is sent there until it has `left`."""
 
     def __init__(
         self,
@@ -35,6 +35,7 @@ class Sequence:
         self.start_s: float | None = None
         self.n_counted = 0
         self.delivered = False
+        self.left = False
 
     def at_s(self, n_tokens: int) -> float:
         """When its n-th token is out. Admitted sequences only."""
@@ -154,7 +155,7 @@ class DecodeSlots:
         assert sequence.start_s is not None
         del self._running[sequence]
         self._count(sequence, sequence.end_s)
-        self._sequences.pop(sequence, None)
+        self._forget(sequence)
         self._metrics.finished["length"] += 1
         self._metrics.decode.observe(sequence.end_s - sequence.start_s)
         self._metrics.e2e.observe(sequence.end_s - sequence.arrived_s)
@@ -179,7 +180,7 @@ class DecodeSlots:
         if sequence.delivered:
             self._finish(sequence)  # its reader woke a hair before the slot's own timer
             return
-        del self._sequences[sequence]
+        self._forget(sequence)
         self._metrics.finished["abort"] += 1
         if handle is not None:
             now_s = asyncio.get_running_loop().time()
@@ -189,3 +190,7 @@ class DecodeSlots:
         else:
             with suppress(StopIteration):
                 self._waiting.remove(next(entry for entry in self._waiting if entry[0] is sequence))
+
+    def _forget(self, sequence: Sequence) -> None:
+        del self._sequences[sequence]
+        sequence.left = True

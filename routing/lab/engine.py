@@ -22,18 +22,34 @@ ROLES = ("prefill", "decode")
 
 
 @dataclass(frozen=True)
+class Move:
+    """A wish of a request: the KV of its first `tokens` tokens, as far as cluster `source` holds
+    it, is brought to cluster `target` before the prefill there."""
+
+    source: str
+    target: str
+    tokens: int
+
+    @property
+    def link_id(self) -> str:
+        return f"{self.source}->{self.target}"
+
+
+@dataclass(frozen=True)
 class Job:
     """A parsed request; exactly `output_tokens` are generated."""
 
     id: str
     prompt: Prompt
     output_tokens: int
+    move: Move | None = None
 
 
 @dataclass(frozen=True)
 class Generation:
-    """A request whose first token is out. `stages_s`: queue, prefill, transfer (its exposed part),
-    decode_wait, and their sum ttft. `tokens()` yields how many are out, ending at the last."""
+    """A request whose first token is out. `stages_s`: move (of a prefix to the prefill), queue,
+    prefill, transfer (its exposed part), decode_wait, and their sum ttft. `tokens()` yields how
+    many are out, ending at the last."""
 
     cached_tokens: int
     stages_s: dict[str, float]
@@ -43,6 +59,10 @@ class Generation:
 
 class Unavailable(Exception):
     """Nobody can serve the request now; HTTP 503."""
+
+
+class Misdirected(Exception):
+    """A request asks for a move to where it is not computed; HTTP 400."""
 
 
 class RoleRefused(Exception):
@@ -89,26 +109,28 @@ class Engine:
         interval: int,
         started_s: float,
     ) -> None:
-        self.id, self.role, self._roles = id, role, roles
+        self.id, self.role, self.roles = id, role, roles
         self.profile, self.cache, self._owns_cache = profile, cache, owns_cache
-        self._model_name, self._block_tokens, self._started_s = model_name, block_tokens, started_s
+        self._model_name, self._block_tokens, self.started_s = model_name, block_tokens, started_s
         self.metrics = EngineMetrics()
         self.queue = PrefillQueue(profile, cache)
         self.slots = DecodeSlots(profile, self.metrics, interval=interval)
         self._held_tokens = 0
+        self._n_held = 0
 
     @property
     def idle(self) -> bool:
         """No request computes, waits or still leaves from here."""
+        queue = self.queue
         return not (
-            self.queue.running or self.queue.n_waiting or self.slots.load or self._held_tokens
+            queue.running or queue.n_waiting or queue.n_expected or self.slots.load or self._n_held
         )
 
     def switch_role(self, new_role: str) -> str:
         """Take another role when idle; the old one. Raises RoleRefused."""
-        if new_role not in self._roles:
+        if new_role not in self.roles:
             raise RoleRefused(
-                f"new_role must be one of {', '.join(self._roles)}, got {new_role!r}", busy=False
+                f"new_role must be one of {', '.join(self.roles)}, got {new_role!r}", busy=False
             )
         if not self.idle:
             raise RoleRefused("the instance is not idle: drain all requests first", busy=True)
@@ -118,18 +140,29 @@ class Engine:
         return old_role
 
     @asynccontextmanager
-    async def prefill(self, job: Job) -> AsyncIterator[PrefillRun]:
-        """A turn of the prefill half; the holder awaits `finish_prefill` or `_finish` in it."""
+    async def prefill(self, job: Job, *, arrived_s: float) -> AsyncIterator[PrefillRun]:
+        """A turn of the prefill half for a stack, which awaits `finish_prefill` in it. It queues
+        since `arrived_s` on the loop's clock.
+
+        Raises Unavailable when the role is another.
+        """
+        self._must_be("prefill")
+        async with self._turn(job, arrived_s) as run:
+            yield run
+
+    @asynccontextmanager
+    async def _turn(self, job: Job, arrived_s: float) -> AsyncIterator[PrefillRun]:
         try:
-            async with self.queue.turn(job.prompt) as run:
+            async with self.queue.turn(job.prompt, arrived_s=arrived_s) as run:
                 yield run
         except asyncio.CancelledError:
             self.metrics.finished["abort"] += 1
             raise
 
-    async def finish_prefill(self, run: PrefillRun) -> None:
-        """Sleep to the end of the run. A prefill instance answers its one token itself."""
-        await self._finish(run)
+    async def finish_prefill(self, run: PrefillRun, *, moved_tokens: int = 0) -> None:
+        """Sleep to the end of the run, for which `moved_tokens` of its prefix were brought here.
+        A prefill instance answers its one token itself."""
+        await self._finish(run, moved_tokens)
         self.metrics.ttft.observe(run.queue_s + run.duration_s)
         self.metrics.e2e.observe(run.queue_s + run.duration_s)
         self.metrics.generation_tokens += 1
@@ -140,14 +173,20 @@ class Engine:
     def holding(self, tokens: int) -> Iterator[None]:
         """KV stays in this instance's memory until it has been shipped."""
         self._held_tokens += tokens
+        self._n_held += 1
         try:
             yield
         finally:
             self._held_tokens -= tokens
+            self._n_held -= 1
 
     @contextmanager
     def receive(self, job: Job) -> Iterator[Receiving]:
-        """The decode half: the request is here, its KV is on the way."""
+        """The decode half: the request is here, its KV is on the way.
+
+        Raises Unavailable when the role is another.
+        """
+        self._must_be("decode")
         with self.slots.sequence(
             prompt_tokens=job.prompt.tokens,
             output_tokens=job.output_tokens,
@@ -157,10 +196,10 @@ class Engine:
 
     @asynccontextmanager
     async def generate(self, job: Job) -> AsyncIterator[Generation]:
-        """Both halves on this instance, entered when the first token is out."""
+        """Both halves on this instance, whatever its role, entered when the first token is out."""
         arrived_s = asyncio.get_running_loop().time()
-        async with self.prefill(job) as run:
-            await self._finish(run)
+        async with self._turn(job, arrived_s) as run:
+            await self._finish(run, moved_tokens=0)
         with self.slots.sequence(
             prompt_tokens=job.prompt.tokens, output_tokens=job.output_tokens, arrived_s=arrived_s
         ) as sequence:
@@ -169,17 +208,23 @@ class Engine:
             decode_wait_s = sequence.start_s - run.end_s
             yield Generation(
                 cached_tokens=run.cached_tokens,
-                stages_s=stages(run, transfer_s=0.0, decode_wait_s=decode_wait_s),
+                stages_s=stages(run, move_s=0.0, transfer_s=0.0, decode_wait_s=decode_wait_s),
                 tokens=sequence.tokens,
                 headers={"X-Lab-Prefill": self.id, "X-Lab-Decode": self.id},
             )
 
-    async def _finish(self, run: PrefillRun) -> None:
+    def _must_be(self, role: str) -> None:
+        if self.role != role:
+            raise Unavailable(f"{self.id} has the role {self.role}, not {role}")
+
+    async def _finish(self, run: PrefillRun, moved_tokens: int) -> None:
         await self.queue.finish(run)
         self.metrics.queue.observe(run.queue_s)
         self.metrics.prefill.observe(run.duration_s)
         self.metrics.prompt_computed(
-            prompt_tokens=run.prompt.tokens, cached_tokens=run.cached_tokens
+            prompt_tokens=run.prompt.tokens,
+            cached_tokens=run.cached_tokens,
+            moved_tokens=min(moved_tokens, run.cached_tokens),
         )
 
     def load(self) -> EngineLoad:
@@ -188,8 +233,9 @@ class Engine:
         tokens += running.prompt.tokens if running else 0
         return EngineLoad(
             running=(1 if running else 0) + self.slots.n_running,
+            shipping=self._n_held,
             waiting_prefill=self.queue.n_waiting,
-            waiting_kv=self.slots.n_waiting_kv,
+            waiting_kv=self.queue.n_expected + self.slots.n_waiting_kv,
             waiting_slot=self.slots.n_waiting_slot,
             kv_usage_ratio=min(1.0, tokens / self.profile.kv_capacity_tokens),
         )
@@ -202,13 +248,16 @@ class Engine:
             model_name=self._model_name,
             block_tokens=self._block_tokens,
             kv_capacity_tokens=self.profile.kv_capacity_tokens,
-            started_s=self._started_s,
+            started_s=self.started_s,
         )
 
 
-def stages(run: PrefillRun, *, transfer_s: float, decode_wait_s: float) -> dict[str, float]:
+def stages(
+    run: PrefillRun, *, move_s: float, transfer_s: float, decode_wait_s: float
+) -> dict[str, float]:
     """Where the time to first token went, and its sum."""
     parts = {
+        "move": move_s,
         "queue": run.queue_s,
         "prefill": run.duration_s,
         "transfer": transfer_s,

@@ -11,6 +11,7 @@ from routing.lab.config import StackConfig
 from routing.lab.engine import ROLES, Engine
 from routing.lab.errors import LabError
 from routing.lab.link import Link
+from routing.lab.moves import Route
 from routing.lab.pd import PdStack, Remote
 from routing.lab.profile import Cluster, LinkSpec
 from routing.lab.truth import Truth
@@ -30,7 +31,7 @@ def build(config: StackConfig) -> LabFleet:
     """On the running loop: its clock is theirs. Raises LabError."""
     scenario = config.scenario
     served = {name: scenario.clusters[name] for name in config.clusters}
-    specs = [spec for spec in scenario.links if spec.target in served]
+    forward = [spec for spec in scenario.links if spec.target in served]
     for i, spec in enumerate(scenario.links):
         source = scenario.clusters[spec.source]
         if spec.target in served and source.kind != "prefill":
@@ -40,18 +41,26 @@ def build(config: StackConfig) -> LabFleet:
                 field=f"links[{i}].from",
                 value=spec.source,
             )
-    clusters = served | {spec.source: scenario.clusters[spec.source] for spec in specs}
+    prefills = {spec.source: scenario.clusters[spec.source] for spec in forward}
+    # Back to a PrfaaS cluster go only prefixes, before a prefill there.
+    back = [spec for spec in scenario.links if spec.source in served and spec.target in prefills]
+    clusters = served | prefills
     engines = {name: _engines(config, cluster) for name, cluster in clusters.items()}
-    links = {spec.id: _link(spec) for spec in specs}
-    truth = Truth(config.truth_records)
+    links = {spec.id: _link(spec) for spec in (*forward, *back)}
+    truth = Truth(config.truth_records, served)
     stacks = {
         name: PdStack(
             cluster=name,
             engines=engines[name],
             remotes={
                 spec.source: Remote(spec.id, links[spec.id], engines[spec.source])
-                for spec in specs
+                for spec in forward
                 if spec.target == name
+            },
+            routes={
+                spec.id: Route(spec.id, links[spec.id], engines[spec.source])
+                for spec in (*forward, *back)
+                if name in (spec.source, spec.target)
             },
             kv=scenario.kv,
             n_layers=config.layers,
@@ -71,7 +80,11 @@ def build(config: StackConfig) -> LabFleet:
 def _engines(config: StackConfig, cluster: Cluster) -> list[Engine]:
     """The first `n_prefill` instances prefill, the others decode. Names: PROFILE-1, -2, ..."""
     caches = [
-        PrefixCache(capacity_tokens=config.cache_capacity_tokens, block_tokens=config.block_tokens)
+        PrefixCache(
+            capacity_tokens=config.cache_capacity_tokens,
+            block_tokens=config.block_tokens,
+            linear_state=config.linear_state,
+        )
         for _ in range(cluster.instances if config.cache_scope == "instance" else 1)
     ]
     return [

@@ -59,9 +59,11 @@ class Transfer:
         connections: int,
         cap_bytes_per_s: float,
         on_arrival: Callable[[float], object],
+        on_down: Callable[[], object] | None,
     ) -> None:
         self.total_bytes, self.connections = total_bytes, connections
-        self.cap_bytes_per_s, self.on_arrival = cap_bytes_per_s, on_arrival
+        self.cap_bytes_per_s = cap_bytes_per_s
+        self.on_arrival, self.on_down = on_arrival, on_down
         self._start_s, self._duration_s, self._n_chunks = start_s, duration_s, n_chunks
         self._n_released = 0
         self.released_bytes = 0
@@ -126,6 +128,16 @@ class Link:
         self._advance()
         self.capacity_gbps = gbps
         self._share()
+        if self.down:
+            for transfer in list(self._active):
+                if transfer.on_down is not None:
+                    transfer.on_down()
+
+    def expected_s(self, total_bytes: int) -> float:
+        """Seconds that many bytes would take, with the transfers under way staying as they are."""
+        cap, usable = self._cap_bytes_per_s(self._connections), self._usable_bytes_per_s
+        rate = min(cap, usable / (1 + len(self._active)))
+        return total_bytes / rate + self._base_rtt_s / 2.0 if rate > 0.0 else math.inf
 
     def ship(
         self,
@@ -135,23 +147,24 @@ class Link:
         duration_s: float,
         n_chunks: int,
         on_arrival: Callable[[float], object],
+        on_down: Callable[[], object] | None = None,
         connections: int | None = None,
     ) -> Transfer:
         """Send `total_bytes` in `n_chunks` released evenly over `duration_s` from `start_s`.
 
-        `on_arrival(arrival_s)` is called once, when the last chunk is at the other end.
+        `on_arrival(arrival_s)` is called once, when the last chunk is at the other end;
+        `on_down()` each time the link goes down before that.
         """
         connections = connections or self._connections
-        per_connection = self._per_connection_gbps
-        cap = math.inf if per_connection is None else connections * per_connection
         transfer = Transfer(
             total_bytes=total_bytes,
             start_s=start_s,
             duration_s=duration_s,
             n_chunks=n_chunks,
             connections=connections,
-            cap_bytes_per_s=cap * BYTES_PER_S_PER_GBPS,
+            cap_bytes_per_s=self._cap_bytes_per_s(connections),
             on_arrival=on_arrival,
+            on_down=on_down,
         )
         self._advance()
         self._active[transfer] = None
@@ -186,6 +199,11 @@ class Link:
     @property
     def _usable_bytes_per_s(self) -> float:
         return max(0.0, self.capacity_gbps - self._background_gbps) * BYTES_PER_S_PER_GBPS
+
+    def _cap_bytes_per_s(self, connections: int) -> float:
+        per_connection = self._per_connection_gbps
+        cap = math.inf if per_connection is None else connections * per_connection
+        return cap * BYTES_PER_S_PER_GBPS
 
     def _backlog_s(self, backlog_bytes: float) -> float:
         """Seconds of queue on the path; 0 while the link is not what holds the bytes back."""
@@ -283,11 +301,23 @@ def fair_shares(capacity: float, caps: Iterable[float]) -> list[float]:
     return shares
 
 
+class LinkDown(Exception):
+    """The link went down under a transfer that does not wait for its return."""
+
+
 class Shipment:
-    """A transfer awaited: the thin asyncio side of `Link.ship`, on the running loop."""
+    """A transfer awaited: the thin asyncio side of `Link.ship`, on the running loop. With
+    `ends_with_link` it fails when the link goes down; without, it waits for its return."""
 
     def __init__(
-        self, link: Link, *, total_bytes: int, start_s: float, duration_s: float, n_chunks: int
+        self,
+        link: Link,
+        *,
+        total_bytes: int,
+        start_s: float,
+        duration_s: float,
+        n_chunks: int,
+        ends_with_link: bool = False,
     ) -> None:
         self._link = link
         self._arrival: asyncio.Future[float] = asyncio.get_running_loop().create_future()
@@ -297,14 +327,19 @@ class Shipment:
             duration_s=duration_s,
             n_chunks=n_chunks,
             on_arrival=self._arrived,
+            on_down=self._lost if ends_with_link else None,
         )
 
     def _arrived(self, arrival_s: float) -> None:
         if not self._arrival.done():
             self._arrival.set_result(arrival_s)
 
+    def _lost(self) -> None:
+        if not self._arrival.done():
+            self._arrival.set_exception(LinkDown())
+
     async def arrival_s(self) -> float:
-        """When the last chunk arrived, on the loop's clock."""
+        """When the last chunk arrived, on the loop's clock. Raises LinkDown."""
         return await self._arrival
 
     def cancel(self) -> int:

@@ -3,7 +3,9 @@ request. Settings come from flags, or from a TOML file of the same names, flags 
 
 It prints a progress line every 10 s on stderr and a JSON summary as the last line of stdout. With
 `--admin-port` it can be steered while it runs (and prints a ready line first): `GET /summary`,
-`PUT /rate {"rate_rps": 1.8}`, `PUT /mix {"mu": 9.2, "sigma": 1.0}`.
+`PUT /rate {"rate_rps": 1.8}`, `PUT /mix {"mu": 9.2, "sigma": 1.0}`. Nothing is sent twice: a
+request that fails has failed, and the summary says with what. A scenario of several PD clusters is
+driven by one process each, whose `cluster` says which.
 """
 
 from __future__ import annotations

@@ -67,14 +67,22 @@ class EngineMetrics:
         self.transfer_s = Histogram(TRANSFER_EDGES_S)
         self.transfer_bytes = Histogram(TRANSFER_EDGES_BYTES)
 
-    def prompt_computed(self, *, prompt_tokens: int, cached_tokens: int) -> None:
-        """A prefill ran here."""
+    def prompt_computed(
+        self, *, prompt_tokens: int, cached_tokens: int, moved_tokens: int = 0
+    ) -> None:
+        """A prefill ran here; of its `cached_tokens` so many were brought here for it."""
         self.prompt_tokens_by_source["local_compute"] += prompt_tokens - cached_tokens
-        self.prompt_tokens_by_source["local_cache_hit"] += cached_tokens
+        self.prompt_tokens_by_source["local_cache_hit"] += cached_tokens - moved_tokens
+        self.prompt_tokens_by_source["external_kv_transfer"] += moved_tokens
         self.prefix_queries += prompt_tokens
-        self.prefix_hits += cached_tokens
+        self.prefix_hits += cached_tokens - moved_tokens
         self.prompt_tokens.observe(prompt_tokens)
         self.computed_tokens.observe(prompt_tokens - cached_tokens)
+
+    def prefix_received(self, *, kv_bytes: int, transfer_s: float) -> None:
+        """A prefix's KV came from another cluster, for a prefill here."""
+        self.transfer_bytes.observe(kv_bytes)
+        self.transfer_s.observe(transfer_s)
 
     def prompt_received(self, *, prompt_tokens: int, kv_bytes: int, transfer_s: float) -> None:
         """A prompt's KV came from a prefill instance."""
@@ -88,10 +96,12 @@ class EngineMetrics:
 
 @dataclass(frozen=True)
 class EngineLoad:
-    """Requests in an instance by what they do: compute, wait for a prefill turn, for their KV
-    (`waiting_kv`), or with it for a decode slot (`waiting_slot`)."""
+    """Requests in an instance by what they do: compute, have KV here that is still leaving
+    (`shipping`, in no gauge of the engine), wait for a prefill turn, for their KV or that of their
+    prefix (`waiting_kv`), or with it for a decode slot (`waiting_slot`)."""
 
     running: int
+    shipping: int
     waiting_prefill: int
     waiting_kv: int
     waiting_slot: int

@@ -7,10 +7,11 @@ stages of the time to first token are in `X-Lab-Stage-*` headers, in seconds.
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Protocol
 from uuid import uuid4
 
@@ -18,11 +19,12 @@ import msgspec
 from aiohttp import web
 
 from routing.lab import prompt as prompts
-from routing.lab.engine import Generation, Job, Unavailable
+from routing.lab.engine import Generation, Job, Misdirected, Move, Unavailable
 
 MAX_BODY_BYTES = 64 * 2**20
 MAX_MODEL_LEN_TOKENS = 1_048_576
 DEFAULT_MAX_TOKENS = 16
+MOVE_HEADER = "X-PrfaaS-Move"
 WORD = "tok "
 """The text of one generated token."""
 
@@ -218,6 +220,16 @@ def _call(
     )
 
 
+def parse_move(header: str | None) -> Move | None:
+    """`A->B; tokens=N` of the request's header. Raises BadRequest naming it."""
+    if header is None:
+        return None
+    found = re.fullmatch(r"\s*([^\s;>]+)->([^\s;>]+)\s*;\s*tokens=(\d{1,9})\s*", header)
+    if found is None:
+        raise BadRequest(f"{MOVE_HEADER} must be 'A->B; tokens=N', got {header!r}", MOVE_HEADER)
+    return Move(source=found[1], target=found[2], tokens=int(found[3]))
+
+
 async def _serve(
     request: web.Request,
     backend: Backend,
@@ -227,13 +239,16 @@ async def _serve(
     id = request.headers.get("X-Request-Id") or uuid4().hex
     try:
         call = parse(await request.read(), id, block_tokens)
+        job = replace(call.job, move=parse_move(request.headers.get(MOVE_HEADER)))
     except BadRequest as exc:
         return error(400, str(exc), "BadRequestError", exc.param)
     try:
-        async with backend.generate(call.job) as generation:
+        async with backend.generate(job) as generation:
             if call.stream:
                 return await _stream(request, call, generation)
             return await _whole(call, generation)
+    except Misdirected as exc:
+        return error(400, f"{MOVE_HEADER}: {exc}", "BadRequestError", MOVE_HEADER)
     except Unavailable as exc:
         return error(503, str(exc), "ServiceUnavailable")
 

@@ -4,8 +4,12 @@ Local:  prefill in the PD cluster, KV over RDMA (taken as no time), decode in th
 Remote: prefill in a PrfaaS cluster, KV over the link layer by layer while it is computed, decode in
         the same PD cluster. TTFT waits for the last layer's arrival and for a decode slot.
 
+* Instances are those that the stack's listing (`routing.lab.workers`) has ready in the role.
 * Prefill goes to the instance that would finish it first: its queue plus the prompt's uncached
   tokens there. So the longest cached prefix wins unless that instance's queue costs more.
+* A request may ask for its prefix to be moved to where it is computed (`routing.lab.moves`). What
+  is then cached there counts in that choice as what is cached already, but for its transfer; it
+  stays in that instance's cache.
 * Decode goes to the instance with the fewest requests, chosen when the prefill has been computed;
   until the KV is there the request waits on it as `deferred`, then for a slot.
 * Across the link goes the KV of the tokens that the PD cluster does not hold, plus the fixed state
@@ -16,20 +20,27 @@ Remote: prefill in a PrfaaS cluster, KV over the link layer by layer while it is
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Literal
 
-from routing.lab.engine import Engine, Generation, Job, Unavailable, stages
-from routing.lab.link import Link, Shipment
+from routing.lab.engine import Engine, Generation, Job, Misdirected, Unavailable, stages
+from routing.lab.link import Link, LinkDown, Shipment
+from routing.lab.moves import Moving, Offer, Route
 from routing.lab.prefill import PrefillRun
 from routing.lab.profile import KvSize
 from routing.lab.prompt import Prompt
 from routing.lab.truth import Record, Truth
+from routing.lab.workers import Listing, Worker
 
 DecodeHolds = Literal["local_prefix", "nothing"]
+MOVED_HEADER = "X-PrfaaS-Moved-Tokens"
+
+log = logging.getLogger("lab.stack")
 
 
 @dataclass(frozen=True)
@@ -57,7 +68,8 @@ class Upstream:
 
 
 class PdStack:
-    """The stack of PD cluster `cluster`; `engines` are all its instances, of either role."""
+    """The stack of PD cluster `cluster`; `engines` are all its instances, of either role. Prefixes
+    move over `routes`, by link id."""
 
     def __init__(
         self,
@@ -65,12 +77,17 @@ class PdStack:
         cluster: str,
         engines: Sequence[Engine],
         remotes: dict[str, Remote],
+        routes: dict[str, Route],
         kv: KvSize,
         n_layers: int,
         decode_holds: DecodeHolds,
         truth: Truth,
     ) -> None:
-        self.cluster, self.remotes = cluster, remotes
+        self.cluster, self.remotes, self._routes = cluster, remotes, routes
+        listed = {cluster: engines} | {name: remote.engines for name, remote in remotes.items()}
+        self.listing = Listing(
+            cluster, [Worker(name, engine) for name, group in listed.items() for engine in group]
+        )
         self._engines, self._kv, self._n_layers = engines, kv, n_layers
         self._decode_holds, self._truth = decode_holds, truth
 
@@ -79,11 +96,6 @@ class PdStack:
 
     def trouble(self, remote: str | None) -> str | None:
         """Why that side cannot serve now, or None."""
-        cluster = self.cluster if remote is None else remote
-        if not self._prefill_pool(remote):
-            return f"no prefill instance in {cluster}"
-        if not _with_role(self._engines, "decode"):
-            return f"no decode instance in {self.cluster}"
         if remote is not None and self.remotes[remote].link.down:
             return f"link {self.remotes[remote].link_id} is down"
         return None
@@ -93,8 +105,13 @@ class PdStack:
         """Serve a request on one side; entered when its first token is out.
 
         Leaving early, or being cancelled anywhere, frees every slot and stops the transfer.
-        Raises Unavailable.
+        Raises Unavailable, and Misdirected for a move to another cluster.
         """
+        computes_in = self.cluster if remote is None else remote
+        if job.move is not None and job.move.target != computes_in:
+            raise Misdirected(
+                f"moves to {job.move.target}, and this upstream computes in {computes_in}"
+            )
         record = Record(
             id=job.id,
             cluster=self.cluster,
@@ -121,19 +138,25 @@ class PdStack:
         why = self.trouble(remote)
         if why is not None:
             raise Unavailable(why)
-        prefiller = self._pick_prefill(job.prompt, remote)
+        offer = self._offer(job)
+        worker = self._pick_prefill(job.prompt, remote, offer)
+        prefiller, asked_s = worker.engine, asyncio.get_running_loop().time()
         with ExitStack() as leaving:  # what stays in the prefill instance until the KV has left
-            async with prefiller.prefill(job) as run:
+            leaving.enter_context(worker.prefilling())
+            queued_s = asked_s
+            if offer is not None and (moving := offer.to(prefiller.cache)) is not None:
+                queued_s = await self._move(offer, moving, prefiller, record)
+            async with prefiller.prefill(job, arrived_s=queued_s) as run:
                 record.prefill, record.cached_tokens = prefiller.id, run.cached_tokens
                 self._truth.prefilled(record)
-                leaving.enter_context(prefiller.holding(job.prompt.tokens))
                 shipment = None if remote is None else self._ship(run, remote, record)
                 if shipment is not None:
                     leaving.callback(self._settle, record, shipment)
-                await prefiller.finish_prefill(run)
-            decoder = min(_with_role(self._engines, "decode"), key=lambda e: e.slots.load)
-            record.decode = decoder.id
-            with decoder.receive(job) as receiving:
+                await prefiller.finish_prefill(run, moved_tokens=record.moved_tokens)
+                leaving.enter_context(prefiller.holding(job.prompt.tokens))
+            decoder = self._pick_decode()
+            record.decode = decoder.engine.id
+            with decoder.receiving(job) as receiving:
                 ready_s = run.end_s if shipment is None else await shipment.arrival_s()
                 leaving.close()
                 await receiving.admit(
@@ -143,8 +166,12 @@ class PdStack:
                 )
                 start_s = receiving.sequence.at_s(1)
                 record.stages_s = stages(
-                    run, transfer_s=ready_s - run.end_s, decode_wait_s=start_s - ready_s
+                    run,
+                    move_s=queued_s - asked_s,
+                    transfer_s=ready_s - run.end_s,
+                    decode_wait_s=start_s - ready_s,
                 )
+                moved = {} if job.move is None else {MOVED_HEADER: str(record.moved_tokens)}
                 yield Generation(
                     cached_tokens=run.cached_tokens,
                     stages_s=record.stages_s,
@@ -152,10 +179,32 @@ class PdStack:
                     headers={
                         "X-Lab-Side": record.side,
                         "X-Lab-Prefill": prefiller.id,
-                        "X-Lab-Decode": decoder.id,
+                        "X-Lab-Decode": decoder.engine.id,
                         "X-Lab-Kv-Bytes": str(record.kv_bytes),
+                        **moved,
                     },
                 )
+
+    def _offer(self, job: Job) -> Offer | None:
+        """What may be moved for the request. Over a link that is not there, nothing: computing
+        instead is always right."""
+        if job.move is None or job.move.link_id not in self._routes:
+            return None
+        route = self._routes[job.move.link_id]
+        return Offer(route, job.prompt, job.move.tokens, self._kv)
+
+    async def _move(self, offer: Offer, moving: Moving, prefiller: Engine, record: Record) -> float:
+        """Bring a prefix to the instance; when its prefill may queue, with it or without."""
+        link_id = offer.route.link_id
+        try:
+            arrival_s = await offer.bring(
+                moving, prefiller, lambda n_bytes: self._truth.moved(record, link_id, n_bytes)
+            )
+        except LinkDown:
+            log.info("%s went down under a prefix of %s: it is computed", link_id, record.id)
+            return asyncio.get_running_loop().time()
+        record.moved_tokens = moving.tokens
+        return arrival_s
 
     def _ship(self, run: PrefillRun, remote: str, record: Record) -> Shipment:
         record.held_tokens = self._held_tokens(run.prompt)
@@ -176,14 +225,15 @@ class PdStack:
             return 0
         return max(engine.cache.held_tokens(prompt) for engine in self._engines)
 
-    def _prefill_pool(self, remote: str | None) -> list[Engine]:
-        engines = self._engines if remote is None else self.remotes[remote].engines
-        return _with_role(engines, "prefill")
+    def _pick_prefill(self, prompt: Prompt, remote: str | None, offer: Offer | None) -> Worker:
+        def expected_finish_s(worker: Worker) -> float:
+            if offer is not None:
+                return offer.expected_finish_s(worker.engine)
+            return worker.engine.queue.expected_finish_s(prompt)
 
-    def _pick_prefill(self, prompt: Prompt, remote: str | None) -> Engine:
-        pool = self._prefill_pool(remote)
-        return min(pool, key=lambda engine: engine.queue.expected_finish_s(prompt))
+        pool = self.listing.ready(self.cluster if remote is None else remote, "prefill")
+        return min(pool, key=expected_finish_s)
 
-
-def _with_role(engines: Sequence[Engine], role: str) -> list[Engine]:
-    return [engine for engine in engines if engine.role == role]
+    def _pick_decode(self) -> Worker:
+        pool = self.listing.ready(self.cluster, "decode")
+        return min(pool, key=lambda worker: worker.engine.slots.load)

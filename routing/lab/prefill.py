@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 
 from routing.lab.cache import PrefixCache
@@ -54,6 +54,7 @@ class PrefillQueue:
     def __init__(self, profile: Profile, cache: PrefixCache) -> None:
         self._profile, self._cache = profile, cache
         self._waiting: deque[_Ticket] = deque()
+        self._expected: dict[object, float] = {}
         self._current: tuple[_Ticket, PrefillRun] | None = None
         self._finished: PrefillRun | None = None
         self._free_at_s = 0.0
@@ -66,18 +67,37 @@ class PrefillQueue:
     def n_waiting(self) -> int:
         return len(self._waiting)
 
-    def expected_finish_s(self, prompt: Prompt) -> float:
+    @property
+    def n_expected(self) -> int:
+        """Requests that will join the queue once their prefix is here."""
+        return len(self._expected)
+
+    def expected_finish_s(
+        self, prompt: Prompt, *, held_tokens: int = 0, not_before_s: float = 0.0
+    ) -> float:
         """Seconds from now until this prompt would be prefilled here: the queue, then its own
-        uncached tokens as the cache stands now."""
+        uncached tokens as the cache stands now, or would with `held_tokens` of it brought here in
+        `not_before_s`."""
         now_s = asyncio.get_running_loop().time()
         left_s = max(0.0, self._current[1].end_s - now_s) if self._current else 0.0
-        return left_s + sum(t.expected_s for t in self._waiting) + self._expected_s(prompt)
+        queue_s = left_s + sum(t.expected_s for t in self._waiting) + sum(self._expected.values())
+        return max(queue_s, not_before_s) + self._expected_s(prompt, held_tokens)
+
+    @contextmanager
+    def expecting(self, prompt: Prompt, held_tokens: int) -> Iterator[None]:
+        """A request was sent here and joins when `held_tokens` of its prefix have come."""
+        mark = object()
+        self._expected[mark] = self._expected_s(prompt, held_tokens)
+        try:
+            yield
+        finally:
+            del self._expected[mark]
 
     @asynccontextmanager
-    async def turn(self, prompt: Prompt) -> AsyncIterator[PrefillRun]:
-        """Wait for a turn; leaving the block ends it, at its planned end or at once."""
-        now_s = asyncio.get_running_loop().time()
-        ticket = _Ticket(prompt, now_s, self._expected_s(prompt))
+    async def turn(self, prompt: Prompt, *, arrived_s: float) -> AsyncIterator[PrefillRun]:
+        """Wait for a turn, since `arrived_s` on the loop's clock; leaving the block ends it, at
+        its planned end or at once."""
+        ticket = _Ticket(prompt, arrived_s, self._expected_s(prompt))
         self._waiting.append(ticket)
         self._grant()
         try:
@@ -91,8 +111,9 @@ class PrefillQueue:
         self._cache.insert(run.prompt)
         self._finished = run
 
-    def _expected_s(self, prompt: Prompt) -> float:
-        return self._profile.prefill_s(prompt.tokens - self._cache.cached_tokens(prompt))
+    def _expected_s(self, prompt: Prompt, held_tokens: int = 0) -> float:
+        cached_tokens = max(held_tokens, self._cache.cached_tokens(prompt))
+        return self._profile.prefill_s(prompt.tokens - cached_tokens)
 
     def _grant(self) -> None:
         while self._current is None and self._waiting:

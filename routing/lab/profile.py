@@ -84,7 +84,8 @@ class LinkSpec:
 
 @dataclass(frozen=True)
 class Workload:
-    """Offered load. `output_tokens` and `lengths` are read by `routing.lab.workload`."""
+    """Offered load of a PD cluster, the only one where none is named. `output_tokens` and `lengths`
+    are read by `routing.lab.lengths`."""
 
     cluster: str | None
     rate_rps: float
@@ -152,6 +153,7 @@ class _Cluster(_Strict):
     min_decode: int = 1
     pinned: Any = None
     drained: Any = None
+    control_urls: Any = None
 
 
 class _Link(_Strict):
@@ -181,7 +183,7 @@ class _File(_Strict):
     profiles: dict[str, _Profile]
     clusters: list[_Cluster]
     links: list[_Link] = []
-    workload: _Workload | None = None
+    workload: _Workload | list[_Workload] | None = None
     workloads: list[_Workload] = []
     # Read by the console and the twin; the lab knows the names so that it need not guess.
     baselines: Any = None
@@ -208,7 +210,10 @@ def load_scenario(path: Path) -> Scenario:
                 value=cluster.profile,
             )
         clusters[cluster.name] = _cluster(cluster, f"clusters[{i}]", source)
-    workloads = ([document.workload] if document.workload else []) + document.workloads
+    workload = document.workload or []
+    workloads = (workload if isinstance(workload, list) else [workload]) + document.workloads
+    served = [cluster.name for cluster in clusters.values() if cluster.kind == "pd"]
+    only = served[0] if len(served) == 1 else None
     return Scenario(
         fleet=document.fleet.name,
         kv=_kv(document.model, source),
@@ -219,7 +224,7 @@ def load_scenario(path: Path) -> Scenario:
         ),
         workloads=tuple(
             Workload(
-                cluster=w.cluster,
+                cluster=w.cluster or only,
                 rate_rps=_number(w.rate_rps, f"workload[{i}].rate_rps", source, low=0.0),
                 output_tokens=w.output_tokens,
                 lengths=w.lengths,

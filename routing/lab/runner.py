@@ -8,6 +8,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any, Literal, Self
 
@@ -15,12 +16,26 @@ import aiohttp
 import msgspec
 
 from routing.lab.arrivals import Arrival, Source
-from routing.lab.client import Result, completion_body, send
+from routing.lab.client import CANCELLED, Result, completion_body, send
 from routing.lab.content import Form, as_form
 from routing.lab.errors import LabError
 
 log = logging.getLogger("lab.load")
 PROGRESS_S = 10.0
+MAX_FAILURE_KINDS = 20
+"""Kinds of failure told apart; what is of none of them is counted as `other`."""
+
+
+@dataclass
+class _Failure:
+    """Failed requests of one kind: the same status and beginning of the error."""
+
+    status: int | None
+    error: str
+    requests: int = 0
+    first_at_s: float = 0.0
+    last_at_s: float = 0.0
+    last_id: str = ""
 
 
 class Runner:
@@ -45,6 +60,7 @@ class Runner:
         self._sides: Counter[str] = Counter()
         self._reasons: Counter[str] = Counter()
         self._tokens: Counter[str] = Counter()
+        self._failures: dict[tuple[int | None, str], _Failure] = {}
         self._ttft_s: list[float] = []
         self._n_reported = 0
         self._lag_s = 0.0
@@ -110,7 +126,8 @@ class Runner:
 
     def summary(self) -> dict[str, Any]:
         """Counts so far. `remote_share` is of the requests whose gate named a side; `rate_rps` over
-        `sending_s`, the time in which requests were sent; `max_lag_s` how late one was at worst."""
+        `sending_s`, the time in which requests were sent; `max_lag_s` how late one was at worst.
+        `failures` are those that failed by status and error, the most frequent first."""
         now_s = asyncio.get_running_loop().time()
         until_s = now_s if self._end_s is None else self._end_s
         sending_s = 0.0 if self._start_s is None else until_s - self._start_s
@@ -120,6 +137,9 @@ class Runner:
             "completed": self._results["completed"],
             "failed": self._results["failed"],
             "cancelled": self._results["cancelled"],
+            "failures": sorted(
+                map(asdict, self._failures.values()), key=lambda f: f["requests"], reverse=True
+            ),
             "in_flight": len(self._tasks),
             "sending_s": round(sending_s, 3),
             "rate_rps": round(self._results["sent"] / sending_s, 4) if sending_s > 0.0 else None,
@@ -166,8 +186,11 @@ class Runner:
             self._results["completed"] += 1
             self._tokens["prompt"] += result.prompt_tokens
             self._tokens["cached"] += result.cached_tokens or 0
+        elif result.error == CANCELLED:
+            self._results["cancelled"] += 1
         else:
-            self._results["cancelled" if result.error == "cancelled" else "failed"] += 1
+            self._results["failed"] += 1
+            self._failed(result)
         if result.ttft_s is not None:
             self._ttft_s.append(result.ttft_s)
         if result.side is not None:
@@ -175,6 +198,17 @@ class Runner:
             self._reasons[result.gate.get("reason", "")] += 1
         if self._record is not None:
             self._record.write(msgspec.json.encode(result.document()) + b"\n")
+
+    def _failed(self, result: Result) -> None:
+        key: tuple[int | None, str] = (result.status, (result.error or "")[:200])
+        if key not in self._failures:
+            if len(self._failures) >= MAX_FAILURE_KINDS:
+                key = (None, "other")
+            else:
+                log.warning("%s failed: %s %s", result.id, *key)
+        failure = self._failures.setdefault(key, _Failure(*key, first_at_s=result.at_s))
+        failure.requests += 1
+        failure.last_at_s, failure.last_id = result.at_s, result.id
 
     async def _progress(self) -> None:
         while True:

@@ -1,6 +1,7 @@
 """The ports of a lab process: one per engine, one per upstream, one for people and agents (admin).
 
-Admin: `GET /links`, `PUT /links/{A->B} {"gbps": x}`, `GET /engines`, `GET /truth?records=N`.
+Admin: `GET /links`, `PUT /links/{A->B} {"gbps": x}`, `GET /engines`, `GET /truth?records=N`, and
+under `/clusters/{PD}` the control surface of that cluster's stack (`routing.lab.control`).
 """
 
 from __future__ import annotations
@@ -9,11 +10,13 @@ import time
 from contextlib import AsyncExitStack
 from dataclasses import asdict
 from typing import Annotated, Any
+from urllib.parse import quote
 
 import msgspec
 from aiohttp import web
 
 from routing.lab.config import StackConfig
+from routing.lab.control import add_worker_routes
 from routing.lab.engine import Engine, RoleRefused
 from routing.lab.errors import LabError, convert
 from routing.lab.fleet import LabFleet
@@ -52,7 +55,9 @@ async def start(fleet: LabFleet, config: StackConfig, closing: AsyncExitStack) -
             },
         }
     admin = await open_port(admin_app(fleet, urls), config.host, ports.admin, closing)
-    document: dict[str, Any] = {"ready": True, "admin": admin, "upstreams": upstreams}
+    for cluster, document in upstreams.items():
+        document["control"] = f"{admin}/clusters/{quote(cluster, safe='')}"
+    document = {"ready": True, "admin": admin, "upstreams": upstreams}
     document["engines"] = engine_list(fleet, urls)
     if len(upstreams) == 1:
         document |= next(iter(upstreams.values()))
@@ -72,7 +77,7 @@ async def open_port(app: web.Application, host: str, port: int, closing: AsyncEx
 
 
 def engine_app(engine: Engine, config: StackConfig) -> web.Application:
-    """An engine by itself: OpenAI API, `/metrics`, `POST /pd_role_switch`."""
+    """An engine by itself: OpenAI API, `/metrics`, `GET /v1/loads`, `POST /pd_role_switch`."""
     app = web.Application(client_max_size=MAX_BODY_BYTES)
     add_openai_routes(
         app,
@@ -85,6 +90,18 @@ def engine_app(engine: Engine, config: StackConfig) -> web.Application:
     async def metrics(request: web.Request) -> web.Response:
         text = engine.metrics_text()
         return web.Response(text=text, content_type="text/plain", charset="utf-8")
+
+    async def loads(request: web.Request) -> web.Response:
+        load = engine.load()
+        return web.json_response(
+            {
+                # KV that still leaves keeps an engine from being idle as much as computing does.
+                "num_running_reqs": load.running + load.shipping,
+                "num_waiting_reqs": load.waiting_prefill + load.waiting_kv + load.waiting_slot,
+                "disagg_mode": engine.role,
+                "epoch_s": engine.started_s,
+            }
+        )
 
     async def switch(request: web.Request) -> web.Response:
         try:
@@ -107,6 +124,7 @@ def engine_app(engine: Engine, config: StackConfig) -> web.Application:
         )
 
     app.router.add_get("/metrics", metrics)
+    app.router.add_get("/v1/loads", loads)
     app.router.add_post("/pd_role_switch", switch)
     return app
 
@@ -168,6 +186,7 @@ def admin_app(fleet: LabFleet, urls: dict[str, str]) -> web.Application:
     app.router.add_get("/engines", engines)
     app.router.add_get("/truth", truth)
     app.router.add_get("/health", health)
+    add_worker_routes(app, fleet.stacks, urls)
     return app
 
 

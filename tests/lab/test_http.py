@@ -39,7 +39,7 @@ async def test_both_upstreams_answer_and_only_one_uses_the_link(tmp_path: Path) 
                 "prompt_tokens_details": {"cached_tokens": 0},
             }
             assert headers["X-Lab-Side"] == side
-            parts = ("Queue", "Prefill", "Transfer", "Decode-Wait")
+            parts = ("Move", "Queue", "Prefill", "Transfer", "Decode-Wait")
             stages = [float(headers[f"X-Lab-Stage-{part}"]) for part in parts]
             assert float(headers["X-Lab-Stage-Ttft"]) == pytest.approx(sum(stages), abs=1e-5)
             _, links = await served.get(f"{served.admin}/links")

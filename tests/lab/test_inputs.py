@@ -80,6 +80,7 @@ def test_a_bad_scenario_names_file_and_field(tmp_path: Path, old: str, new: str,
     [
         ("cache_scope = 'rack'", "cache_scope"),
         ("cache_capacity_tokens = 'some'", "cache_capacity_tokens"),
+        ("linear_state = 'block'", "linear_state"),
         ("n_prefill = { pd = 4 }", "n_prefill.pd"),
         ("n_prefill = { far = 1 }", "n_prefill: no such pd cluster (got 'far')"),
         ("links = { 'pd->far' = { gbps = 1.0 } }", "links: no such link (got 'pd->far')"),
@@ -115,6 +116,7 @@ def test_a_stack_file_overrides_the_scenario(tmp_path: Path) -> None:
     )
     assert config.scenario.clusters["pd"].n_prefill == 3
     assert config.cache_capacity_tokens is None
+    assert config.linear_state == "none"
 
 
 def test_tokens_are_ids_or_words() -> None:

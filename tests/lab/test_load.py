@@ -6,6 +6,7 @@ import asyncio
 import gzip
 import json
 from collections import Counter
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from itertools import pairwise
 from pathlib import Path
@@ -23,7 +24,7 @@ from routing.lab.errors import LabError
 from routing.lab.lengths import FixedLengths, LogNormalLengths, parse_lengths
 from routing.lab.load import drive, main, parse_args
 from routing.lab.prompt import of_ids, of_text
-from routing.lab.runner import Runner, percentiles
+from routing.lab.runner import MAX_FAILURE_KINDS, Runner, percentiles
 from routing.lab.serve import open_port
 from routing.lab.traces import BLOCK_TOKENS, read_trace
 from tests.lab.serving import lab
@@ -320,6 +321,60 @@ async def test_what_a_gate_says_is_recorded(tmp_path: Path) -> None:
     assert (row["uncached_tokens"], row["length_source"]) == (123, "tokenised")
     assert row["gate"] == {"upstream": "far"}
     assert (row["status"], row["completed"]) == (503, False)
+    assert row["error"] == '{"error": "no"}'
+    (failure,) = summary["failures"]
+    assert (failure["status"], failure["error"], failure["requests"]) == (503, row["error"], 6)
+    assert failure["first_at_s"] <= failure["last_at_s"]
+    assert failure["last_id"].startswith("load-0-")
+
+
+@pytest.mark.parametrize(
+    ("answer", "status", "error"),
+    [
+        ("data: {}\n\n", 200, "the stream ended early"),
+        ("data: {}\n\ndata: [DONE]\n\n", 200, "the stream had no usage"),
+        (
+            'data: {"usage": {"completion_tokens": 1}}\n\ndata: [DONE]\n\n',
+            200,
+            "1 of 8 tokens came",
+        ),
+        ("no! " * 1000, 500, ("no! " * 1000)[:200]),
+    ],
+)
+async def test_a_failed_request_says_why_and_is_not_sent_again(
+    answer: str, status: int, error: str
+) -> None:
+    (failure,) = await _failures(2, lambda n: (answer, status))
+    assert (failure["status"], failure["error"], failure["requests"]) == (status, error, 2)
+
+
+async def test_only_so_many_kinds_of_failure_are_told_apart() -> None:
+    failures = await _failures(MAX_FAILURE_KINDS + 10, lambda n: (f"error {n}", 500))
+    assert [f["requests"] for f in failures] == [10] + [1] * MAX_FAILURE_KINDS
+    assert (failures[0]["status"], failures[0]["error"]) == (None, "other")
+
+
+async def _failures(limit: int, answer: Callable[[int], tuple[str, int]]) -> list[dict[str, Any]]:
+    """What a summary says of that many requests, each answered once by its number."""
+    asked: Counter[str] = Counter()
+
+    async def completions(request: web.Request) -> web.Response:
+        id = request.headers["X-Request-Id"]
+        asked[id] += 1
+        text, status = answer(int(id.rpartition("-")[2]))
+        return web.Response(text=text, status=status)
+
+    app = web.Application()
+    app.router.add_post("/v1/completions", completions)
+    async with AsyncExitStack() as closing:
+        url = await open_port(app, "127.0.0.1", 0, closing)
+        runner = Runner(
+            _drawn(500.0), targets=[url], form="ids", model="", seed=0, limit=limit, record=None
+        )
+        summary = await _run(runner)
+    assert summary["failed"] == len(asked) == asked.total() == limit
+    failures: list[dict[str, Any]] = summary["failures"]
+    return failures
 
 
 async def test_arrivals_do_not_wait_for_answers(tmp_path: Path) -> None:

@@ -3,85 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from routing.lab.config import StackConfig, load_config
-from routing.lab.engine import Engine, Job, RoleRefused, Unavailable
+from routing.lab.config import load_config
+from routing.lab.engine import RoleRefused, Unavailable
 from routing.lab.errors import LabError
-from routing.lab.fleet import LabFleet, build
 from routing.lab.pd import PdStack
 from tests.lab.small import MB, job, small_config, write_config
-from tests.lab.virtual import run_virtual
-
-
-@dataclass
-class Lab:
-    """The small fleet, and times relative to its start."""
-
-    fleet: LabFleet
-    start_s: float
-
-    @property
-    def stack(self) -> PdStack:
-        return self.fleet.stacks["pd"]
-
-    @property
-    def link(self) -> Any:
-        return self.fleet.links["far->pd"]
-
-    def engine(self, name: str) -> Engine:
-        return self.fleet.engines[f"small/{name}"]
-
-    def now(self) -> float:
-        return asyncio.get_running_loop().time() - self.start_s
-
-    async def at(self, when_s: float) -> None:
-        await asyncio.sleep(when_s - self.now())
-
-    async def serve(self, job: Job, remote: str | None) -> Served:
-        async with self.stack.generate(job, remote) as generation:
-            first_s = self.now()
-            async for _ in generation.tokens():
-                pass
-            stages = {k: round(v, 6) for k, v in generation.stages_s.items()}
-            return Served(first_s, self.now(), generation.cached_tokens, stages)
-
-    def send(self, job: Job, remote: str | None) -> asyncio.Task[Served]:
-        return asyncio.create_task(self.serve(job, remote))
-
-    def records(self) -> dict[str, dict[str, Any]]:
-        return {r["id"]: r for r in self.fleet.truth.document(100)["records"]}
-
-
-@dataclass(frozen=True)
-class Served:
-    first_s: float
-    end_s: float
-    cached_tokens: int
-    stages: dict[str, float]
-
-
-def in_lab(config: StackConfig, story: Callable[[Lab], Awaitable[None]]) -> None:
-    async def main() -> None:
-        fleet = build(config)
-        await story(Lab(fleet, asyncio.get_running_loop().time()))
-        assert all(engine.idle for engine in fleet.engines.values()), "something was not freed"
-        truth = fleet.truth.document(0)
-        counted = sum(link.read().tx_bytes_total for link in fleet.links.values())
-        assert counted == truth["kv_shipped_bytes_total"], "the link and the truth differ"
-
-    run_virtual(main())
+from tests.lab.timed import Lab, in_lab
 
 
 def test_local_takes_its_prefill_and_ships_nothing(tmp_path: Path) -> None:
     async def story(lab: Lab) -> None:
         served = await lab.serve(job(50, output_tokens=5), None)
         assert served.stages == {
+            "move": 0.0,
             "queue": 0.0,
             "prefill": 10.0,
             "transfer": 0.0,
@@ -339,8 +277,14 @@ def test_roles_switch_only_when_idle(tmp_path: Path) -> None:
                 engine.switch_role("prefill")
             assert refused.value.busy
         await task
+        listing = lab.stack.listing
+        worker = listing.find("slow-3")
+        assert worker is not None
+        listing.drain(worker, 60.0)
         assert decoder.switch_role("prefill") == "decode"
-        # The pools follow the role: three prefill side by side now.
+        listing.relist(worker, "prefill")
+        worker.ready()
+        # Three prefill side by side now.
         tasks = [
             lab.send(job(50, first=i * 900, output_tokens=1, id=str(i)), None) for i in range(3)
         ]
@@ -379,9 +323,6 @@ def test_a_side_that_cannot_serve_says_why(tmp_path: Path) -> None:
         with pytest.raises(Unavailable, match="link far->pd is down"):
             await lab.serve(job(10), "far")
         assert lab.records()["r"]["state"] == "refused"
-        for name in ("pd/slow-1", "pd/slow-2"):
-            lab.engine(name).switch_role("decode")
-        assert lab.stack.trouble(None) == "no prefill instance in pd"
 
     in_lab(small_config(tmp_path), story)
 

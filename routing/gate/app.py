@@ -13,11 +13,14 @@ import aiohttp
 import msgspec
 from aiohttp import web
 
+from routing.gate.cache_map import CacheMap
 from routing.gate.config import GateConfig, UpstreamConfig
 from routing.gate.count import Counter, Tokenizer
 from routing.gate.metrics import SIDES, Metrics
 from routing.gate.plan import Ack
 from routing.gate.plan_client import PlanBoard, PlanClient
+from routing.gate.prefix import PrefixIndex
+from routing.gate.prompt import BYTES_PER_ID
 from routing.gate.proxy import Proxy
 from routing.gate.rule import Side
 from routing.gate.upstream import KEEPALIVE_S, Upstream
@@ -76,9 +79,22 @@ class Gate:
             file=Path(config.plan_file) if config.plan_file else None,
         )
         self.client = PlanClient(
-            config, self.board, session=self._console_session, ack=self.ack, rng=rng
+            config,
+            self.board,
+            session=self._console_session,
+            ack=self.ack,
+            caches=CacheMap(
+                router=config.router,
+                places=self.places(),
+                block_bytes=config.block_tokens * BYTES_PER_ID,
+                metrics=self.metrics,
+                rng=rng,
+                now_s=now_s,
+            ),
+            rng=rng,
         )
         self.proxy = Proxy(
+            cluster=config.cluster,
             local=self.local,
             remotes=self.remotes,
             plan=lambda: self.board.state,
@@ -89,6 +105,10 @@ class Gate:
         )
         self.metrics.info.set(config.router, config.cluster, config.fleet, _version(), to=1)
         self.metrics.start_time_s.set(to=started_at_s)
+        for name in self.remotes:
+            for link in (f"{name}->{config.cluster}", f"{config.cluster}->{name}"):
+                self.metrics.moves.add(link, by=0)
+                self.metrics.move_tokens.add(link, by=0)
 
     def _upstream(self, name: str, side: Side, config: UpstreamConfig) -> Upstream:
         return Upstream(
@@ -103,6 +123,13 @@ class Gate:
     @property
     def upstreams(self) -> tuple[Upstream, ...]:
         return (self.local, *self.remotes.values())
+
+    def places(self) -> dict[str, PrefixIndex]:
+        """Whose cache is where: the cluster that computes at each upstream, and its index."""
+        return {
+            self.config.cluster: self.local.index,
+            **{name: remote.index for name, remote in self.remotes.items()},
+        }
 
     def application(self) -> web.Application:
         """The routes."""
@@ -185,6 +212,8 @@ class Gate:
                 "version": running.version,
                 "mode": running.rule.mode,
                 "threshold_tokens": running.rule.threshold_tokens,
+                "band": running.rule.band,
+                "cache_mode": running.rule.cache_mode,
                 "origin": self.board.origin,
             },
             "console": {"contact": self.client.contact, "error": self.client.error},

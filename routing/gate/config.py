@@ -54,12 +54,17 @@ class UpstreamConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     `trust_cached_tokens`: whether `usage.prompt_tokens_details.cached_tokens` tells what *prefill*
     had cached. Set it to false for stacks whose answer comes from a decode engine that counts the
     KV it was sent as cached (vLLM with a KV connector): to the loop every prompt would look short.
+
+    `linear_state` `exact`: the model has layers with one state a request (linear attention, sliding
+    windows), so a cached prefix is of use only up to where such a state was left. `none`: all of it
+    is.
     """
 
     url: str
     cache_capacity_tokens: int | Literal["infinite"] = DEFAULT_CACHE_CAPACITY_TOKENS
     health_path: str = "/health"
     trust_cached_tokens: bool = True
+    linear_state: Literal["exact", "none"] = "none"
 
     def capacity_blocks(self, block_tokens: int) -> int | None:
         """Full blocks the side's prefix cache holds; None: unbounded."""
@@ -187,6 +192,16 @@ def _check(config: GateConfig, path: Path) -> None:
         value = getattr(config, key)
         if not (math.isfinite(value) and value > 0):
             raise ConfigError("must be finite and above 0", file=path, key=key, value=value)
+    _check_console(config, path)
+    _check_upstream(config.upstreams.local, "upstreams.local", path)
+    for name, upstream in config.upstreams.remote.items():
+        key = f"upstreams.remote.{name}"
+        if name == config.cluster:
+            raise ConfigError("is this gate's own cluster", file=path, key=key, value=upstream.url)
+        _check_upstream(upstream, key, path)
+
+
+def _check_console(config: GateConfig, path: Path) -> None:
     if config.console_url is not None:
         _check_url(config.console_url, "console_url", path)
     if config.token is not None and config.token_file is not None:
@@ -196,9 +211,6 @@ def _check(config: GateConfig, path: Path) -> None:
             key="token_file",
             value=config.token_file,
         )
-    _check_upstream(config.upstreams.local, "upstreams.local", path)
-    for name, upstream in config.upstreams.remote.items():
-        _check_upstream(upstream, f"upstreams.remote.{name}", path)
 
 
 def _check_upstream(upstream: UpstreamConfig, key: str, path: Path) -> None:

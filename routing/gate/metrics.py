@@ -13,7 +13,10 @@ from collections.abc import Iterable, Sequence
 from routing.gate import reasons
 
 SIDES = ("local", "remote")
+JUDGED = "judged"
+"""Beside the two sides: what the rule compared with t."""
 SOURCES = ("tokenised", "usage", "estimated")
+CACHE_IGNORED = ("invalid", "unknown_place", "other_blocks", "old_epoch")
 RESULTS = ("ok", "client_error", "server_error", "failed", "cancelled")
 
 TOKEN_EDGES = (*(round(128 * 1024 ** (i / 80)) for i in range(81)), 1_048_576)
@@ -151,6 +154,23 @@ class Metrics:
             "counter",
             ("side",),
         )
+        self.movable_tokens = Family(
+            "prfaas_gate_movable_tokens_total",
+            "Prompt tokens that only the remote's cache held, whether or not they were moved.",
+            "counter",
+        )
+        self.moves = Family(
+            "prfaas_gate_moves_total",
+            "Requests sent with a prefix to be moved over the link first.",
+            "counter",
+            ("link",),
+        )
+        self.move_tokens = Family(
+            "prfaas_gate_move_tokens_total",
+            "Tokens asked to be moved that the receiving side is believed not to hold.",
+            "counter",
+            ("link",),
+        )
         self.media_requests = Family(
             "prfaas_gate_media_requests_total",
             "Requests with image, audio or other parts, whose length is a guess at arrival.",
@@ -175,12 +195,44 @@ class Metrics:
             "gauge",
             upstream,
         )
+        self.cache_keys_sent = Family(
+            "prfaas_gate_cache_keys_sent_total",
+            "Keys of cached blocks told to the other gates.",
+            "counter",
+        )
+        self.cache_keys_received = Family(
+            "prfaas_gate_cache_keys_received_total",
+            "Keys of cached blocks that other gates told and this one could use.",
+            "counter",
+        )
+        self.cache_keys_adopted = Family(
+            "prfaas_gate_cache_keys_adopted_total",
+            "Keys received that this gate did not know yet.",
+            "counter",
+        )
+        self.cache_keys_dropped = Family(
+            "prfaas_gate_cache_keys_dropped_total",
+            "Keys not told because more came than may be told.",
+            "counter",
+        )
+        self.cache_ignored = Family(
+            "prfaas_gate_cache_messages_ignored_total",
+            "Messages on caches that this gate could not use.",
+            "counter",
+            ("reason",),
+        )
+        self.cache_epochs = Family(
+            "prfaas_gate_cache_epochs_total",
+            "How often a cluster's cache was forgotten: its engines restarted or changed role.",
+            "counter",
+        )
         self.uncached = Histogram(
             "prfaas_gate_uncached_tokens",
-            "Prompt tokens minus cached on this side; each request is counted for both sides.",
+            "Prompt tokens minus cached on this side; each request is counted for both sides, and "
+            "as side judged with what the rule compared with t.",
             TOKEN_EDGES,
             ("side", "source"),
-            [(side, source) for side in SIDES for source in SOURCES],
+            [(side, source) for side in (*SIDES, JUDGED) for source in SOURCES],
         )
         self.ttft_s = Histogram(
             "prfaas_gate_ttft_seconds",
@@ -194,6 +246,8 @@ class Metrics:
     def _start_at_zero(self) -> None:
         self.plan_epoch.values.clear()
         self.plan_version.values.clear()
+        for reason in CACHE_IGNORED:
+            self.cache_ignored.add(reason, by=0)
         for reason in reasons.REASONS:
             self.requests.add(
                 "remote" if reason in reasons.REMOTE_REASONS else "local", reason, by=0

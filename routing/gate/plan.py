@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from routing.gate.rule import Mode, Rule
+from routing.gate.rule import CacheMode, Mode, Rule
 
 AckState = Literal["running", "refused", "no_plan"]
 
@@ -37,7 +37,9 @@ class _Document(msgspec.Struct, frozen=True):
 class _Cluster(msgspec.Struct, frozen=True):
     mode: Mode
     threshold_tokens: int | msgspec.UnsetType | None = msgspec.UNSET
-    cache_mode: str = "scarce"
+    cache_mode: CacheMode = "scarce"
+    moves: dict[str, int] = {}
+    band: tuple[int, int] | None = None
     remote: dict[str, float] = {}
     max_remote_in_flight: int | None = None
 
@@ -132,12 +134,12 @@ def _parse_rule(raw: msgspec.Raw, *, path: str) -> Rule:
     except (msgspec.MsgspecError, RecursionError) as exc:
         raise PlanError(str(exc), field=path, value=_excerpt(bytes(raw))) from None
     threshold = _threshold(entry, path=f"{path}.threshold_tokens")
-    if entry.cache_mode != "scarce":
-        raise PlanError(
-            "this gate judges caches separately only",
-            field=f"{path}.cache_mode",
-            value=entry.cache_mode,
-        )
+    band = _band(entry, threshold, path=f"{path}.band")
+    for link, tokens in entry.moves.items():
+        if not all(link.partition("->")):
+            raise PlanError("a link is A->B", field=f"{path}.moves", value=link)
+        if tokens < 0:
+            raise PlanError("must not be negative", field=f"{path}.moves.{link}", value=tokens)
     for name, weight in entry.remote.items():
         if not (math.isfinite(weight) and weight >= 0.0):
             raise PlanError(
@@ -146,7 +148,15 @@ def _parse_rule(raw: msgspec.Raw, *, path: str) -> Rule:
     limit = entry.max_remote_in_flight
     if limit is not None and limit < 0:
         raise PlanError("must not be negative", field=f"{path}.max_remote_in_flight", value=limit)
-    return Rule(entry.mode, threshold, entry.remote, limit)
+    return Rule(
+        entry.mode,
+        threshold,
+        entry.remote,
+        max_remote_in_flight=limit,
+        cache_mode=entry.cache_mode,
+        moves=entry.moves,
+        band=band,
+    )
 
 
 def _threshold(entry: _Cluster, *, path: str) -> int | None:
@@ -164,6 +174,21 @@ def _threshold(entry: _Cluster, *, path: str) -> int | None:
     if value < 0:
         raise PlanError("must not be negative", field=path, value=value)
     return value
+
+
+def _band(entry: _Cluster, threshold: int | None, *, path: str) -> tuple[int, int] | None:
+    if entry.band is None:
+        return None
+    if threshold is None:
+        raise PlanError(f"must be null in mode {entry.mode}", field=path, value=list(entry.band))
+    low, high = entry.band
+    if not 0 <= low <= threshold <= high:
+        raise PlanError(
+            f"must be [low, high] with 0 <= low <= {threshold} (threshold_tokens) <= high",
+            field=path,
+            value=list(entry.band),
+        )
+    return low, high
 
 
 def _excerpt(document: bytes) -> str:

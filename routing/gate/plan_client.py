@@ -2,6 +2,8 @@
 
 The edge is a level: each contact carries the whole ack, each answer the newest plan, so losing any
 message costs one interval. While the console is away the gate goes on with the plan it has.
+
+The socket also carries what gates tell each other of caches (`cache_map`).
 """
 
 from __future__ import annotations
@@ -18,11 +20,14 @@ from typing import Literal
 import aiohttp
 import msgspec
 
+from routing.gate import cache_map
+from routing.gate.cache_map import CacheMap
 from routing.gate.config import GateConfig
 from routing.gate.plan import Ack, PlanState, offer
 
 _SOCKET_BACKOFF_S = (1.0, 10.0)
 _PING_S = 10.0
+_TELL_EVERY_S = (1.0, 1.25)
 _MAX_DOCUMENT_BYTES = 4 * 1024 * 1024
 
 Contact = Literal["off", "socket", "polling", "away"]
@@ -100,7 +105,8 @@ def _write(file: Path, document: bytes) -> None:
 class PlanClient:
     """Keeps one gate in touch with its console until cancelled.
 
-    `ack` says what the gate runs at this moment; `rng` spreads the retries of many gates.
+    `ack` says what the gate runs at this moment; `caches` is what it tells and hears of caches;
+    `rng` spreads the retries of many gates.
     """
 
     def __init__(
@@ -110,12 +116,13 @@ class PlanClient:
         *,
         session: aiohttp.ClientSession,
         ack: Callable[[], Ack],
+        caches: CacheMap,
         rng: random.Random,
     ) -> None:
         self.contact: Contact = "off" if config.console_url is None else "away"
         self.error: str | None = None
         self._config, self._board, self._session = config, board, session
-        self._ack, self._rng = ack, rng
+        self._ack, self._caches, self._rng = ack, caches, rng
         self._console = (config.console_url or "").rstrip("/")
 
     async def run(self) -> None:
@@ -153,7 +160,11 @@ class PlanClient:
 
     async def _talk(self, socket: aiohttp.ClientWebSocketResponse) -> None:
         await self._send_ack(socket)
-        heartbeat = asyncio.create_task(self._heartbeat(socket))
+        await socket.send_str(self._caches.opened())
+        tasks = [
+            asyncio.create_task(self._heartbeat(socket)),
+            asyncio.create_task(self._tell(socket)),
+        ]
         try:
             async for message in socket:
                 if message.type is not aiohttp.WSMsgType.TEXT:
@@ -162,17 +173,28 @@ class PlanClient:
                 if kind is None:
                     await self._board.receive(message.data.encode())
                     await self._send_ack(socket)
+                elif kind in cache_map.TYPES:
+                    await self._caches.receive(message.data)
                 elif kind == "error":
                     log.warning("console %s says: %s", self._console, message.data)
         finally:
-            heartbeat.cancel()
-            with contextlib.suppress(asyncio.CancelledError, ConnectionError):
-                await heartbeat
+            self._caches.closed()
+            for task in tasks:
+                task.cancel()
+                with contextlib.suppress(asyncio.CancelledError, ConnectionError):
+                    await task
 
     async def _heartbeat(self, socket: aiohttp.ClientWebSocketResponse) -> None:
         while True:
             await asyncio.sleep(self._config.ack_interval_s)
             await self._send_ack(socket)
+
+    async def _tell(self, socket: aiohttp.ClientWebSocketResponse) -> None:
+        while True:
+            await asyncio.sleep(self._rng.uniform(*_TELL_EVERY_S))
+            message = self._caches.next_message()
+            if message is not None:
+                await socket.send_str(message)
 
     async def _send_ack(self, socket: aiohttp.ClientWebSocketResponse) -> None:
         await socket.send_str(msgspec.json.encode(self._ack()).decode())

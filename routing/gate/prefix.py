@@ -14,6 +14,10 @@ corrects itself by what the engine reports (`usage.prompt_tokens_details.cached_
   scaled by it: with prefix caching off, or prompts spread over instances without affinity, the
   index would otherwise promise what no engine holds. It is exactly 1 while all claims come true.
 
+With `exact_state` (models whose linear layers keep one state a request, docs/contracts.md) a prefix
+counts only up to the deepest block at whose end such a state was left: the last full block of a
+prompt that was prefilled. The state lives and leaves with its block.
+
 Keys are stable across processes. The least recently used block leaves first and a prefix always
 outlives its continuations.
 """
@@ -22,6 +26,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import OrderedDict
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 Chain = tuple[bytes, ...]
@@ -63,6 +68,17 @@ class _Block:
     touched: int  # the last request it was part of
     floor: int  # continuations touched before this are not believed: they went with the block
     n_pending: int = 0
+    state_born: int = 0  # the request that left a state at this block's end; 0: none did
+    state_touched: int = 0  # the last request that ended here
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """`n_known` leading blocks of a chain are believed held, whether or not they can be used."""
+
+    n_known: int
+    n_blocks: int
+    n_settled: int
 
 
 @dataclass
@@ -76,9 +92,15 @@ class Ticket:
 
 
 class PrefixIndex:
-    """The index of one upstream. `capacity_blocks` None is unbounded, 0 holds nothing."""
+    """The index of one upstream. `capacity_blocks` None is unbounded, 0 holds nothing.
 
-    def __init__(self, capacity_blocks: int | None) -> None:
+    `on_stored` is told each chain that a request of this gate left in the upstream's cache; with
+    `exact_state` its last key is where the state was left.
+    """
+
+    def __init__(self, capacity_blocks: int | None, *, exact_state: bool = False) -> None:
+        self.on_stored: Callable[[Chain], None] | None = None
+        self.exact_state = exact_state
         self._capacity_blocks = capacity_blocks
         self._blocks: OrderedDict[bytes, _Block] = OrderedDict()
         self._seq = 0
@@ -97,44 +119,48 @@ class PrefixIndex:
 
     def match(self, chains: tuple[Chain, ...]) -> Match:
         """How much of the prompt is believed cached. Changes nothing."""
-        found = [self._match(chain) for chain in chains]
-        return Match(sum(m.n_blocks for m in found), sum(m.n_settled for m in found))
+        found = [self._find(chain) for chain in chains]
+        return Match(sum(f.n_blocks for f in found), sum(f.n_settled for f in found))
 
     def dispatch(self, chains: tuple[Chain, ...]) -> Ticket:
         """Records that a prompt is being sent to the upstream."""
         self._seq += 1
         match = self.match(chains)
-        if self._capacity_blocks is not None:
-            chains = tuple(chain[: self._capacity_blocks] for chain in chains)
-        for chain in chains:
-            n_known = self._match(chain).n_blocks
-            # From the tail, so that a prefix is always more recent than what continues from it.
-            for i in reversed(range(len(chain))):
-                self._touch(chain[i], known=i < n_known)
-            self._evict()
-        return Ticket(self._seq, chains, match)
+        kept = tuple(self._record(chain, ends_with_state=True, n_pending=1) for chain in chains)
+        return Ticket(self._seq, kept, match)
+
+    def adopt(self, keys: Sequence[bytes], *, state_at_end: bool) -> None:
+        """Records what another gate says the upstream holds: consecutive keys of one chain.
+
+        What comes before them is told first or was told before. `state_at_end`: a state was left at
+        the end of the last key's block.
+        """
+        self._seq += 1
+        self._record(tuple(keys), ends_with_state=state_at_end, n_pending=0)
 
     def prefilled(self, ticket: Ticket) -> None:
         """The first answer byte came: the prompt's blocks are in the cache."""
-        if not ticket._open:
+        if not self._settle(ticket) or self.on_stored is None:
             return
-        ticket._open = False
         for chain in ticket.chains:
-            for key in chain:
-                block = self._blocks.get(key)
-                if block is not None and block.n_pending:
-                    block.n_pending -= 1
+            end = self._blocks.get(chain[-1]) if chain else None
+            # A prompt longer than the cache left no state that could be found again.
+            if end is not None and (end.state_born or not self.exact_state):
+                self.on_stored(chain)
 
     def abandon(self, ticket: Ticket) -> None:
         """The request ended before any answer byte: what only it would have left is forgotten."""
-        if not ticket._open:
+        if not self._settle(ticket):
             return
-        self.prefilled(ticket)
         for chain in ticket.chains:
             for key in chain:
                 block = self._blocks.get(key)
-                if block is not None and block.born == block.touched == ticket.seq:
+                if block is None:
+                    continue
+                if block.born == block.touched == ticket.seq:
                     del self._blocks[key]
+                elif block.state_born == block.state_touched == ticket.seq:
+                    block.state_born = 0
 
     def learn(self, ticket: Ticket, *, cached_blocks: float) -> None:
         """What the engine says it had cached for this prompt, in blocks of this index.
@@ -150,29 +176,59 @@ class PrefixIndex:
         self._claimed = self._claimed * _CREDIT_DECAY + n_settled
         if not missed:
             return
-        for key in ticket.chains[0][int(cached_blocks) :]:
+        n_cached = int(cached_blocks)
+        for i, key in enumerate(ticket.chains[0][n_cached:], n_cached):
             block = self._blocks.get(key)
-            if block is not None:
-                block.floor = max(block.floor, ticket.seq)
+            if block is None:
+                continue
+            block.floor = max(block.floor, ticket.seq)
+            # The blocks have just been computed again, but a state is left only at the prompt's
+            # end: those on the way that the engine did not find are gone.
+            if i < n_settled and block.state_touched < ticket.seq:
+                block.state_born = 0
+
+    def lost(self, chain: Chain, *, n_held: int) -> None:
+        """The upstream holds no more than `n_held` leading blocks of this chain."""
+        for key in chain[n_held:]:
+            self._blocks.pop(key, None)
 
     def clear(self) -> None:
         """The upstream's processes are gone, and their caches with them."""
         self._blocks.clear()
 
-    def _match(self, chain: Chain) -> Match:
-        n_blocks = n_settled = floor = 0
+    def _find(self, chain: Chain) -> _Found:
+        n_known = n_blocks = n_settled = floor = 0
         settled = True
         for key in chain:
             block = self._blocks.get(key)
             if block is None or block.touched < floor:
                 break
-            n_blocks += 1
+            n_known += 1
             settled = settled and block.n_pending == 0
-            n_settled += settled
             floor = block.floor
-        return Match(n_blocks, n_settled)
+            if block.state_born or not self.exact_state:
+                n_blocks = n_known
+                if settled:
+                    n_settled = n_known
+        return _Found(n_known, n_blocks, n_settled)
 
-    def _touch(self, key: bytes, *, known: bool) -> None:
+    def _record(self, chain: Chain, *, ends_with_state: bool, n_pending: int) -> Chain:
+        """Enters one chain as the most recent; what of it fits into the cache."""
+        kept = chain
+        if self._capacity_blocks is not None and len(chain) > self._capacity_blocks:
+            kept, ends_with_state = chain[: self._capacity_blocks], False
+        n_known = self._find(kept).n_known
+        # From the tail, so that a prefix is always more recent than what continues from it.
+        for i in reversed(range(len(kept))):
+            self._touch(kept[i], known=i < n_known, n_pending=n_pending)
+        if kept and ends_with_state:
+            end = self._blocks[kept[-1]]
+            end.state_born = end.state_born or self._seq
+            end.state_touched = self._seq
+        self._evict()
+        return kept
+
+    def _touch(self, key: bytes, *, known: bool, n_pending: int) -> None:
         block = self._blocks.get(key)
         if block is None:
             block = self._blocks[key] = _Block(self._seq, self._seq, self._seq)
@@ -180,8 +236,22 @@ class PrefixIndex:
             self._blocks.move_to_end(key)
             block.touched = self._seq
             if not known:
+                # Computed anew, and whatever state it once ended with is not.
                 block.born = block.floor = self._seq
-        block.n_pending += 1
+                block.state_born = 0
+        block.n_pending += n_pending
+
+    def _settle(self, ticket: Ticket) -> bool:
+        """The request waits no more. False if that was known."""
+        if not ticket._open:
+            return False
+        ticket._open = False
+        for chain in ticket.chains:
+            for key in chain:
+                block = self._blocks.get(key)
+                if block is not None and block.n_pending:
+                    block.n_pending -= 1
+        return True
 
     def _evict(self) -> None:
         if self._capacity_blocks is None:

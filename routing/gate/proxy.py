@@ -17,12 +17,12 @@ import msgspec
 from aiohttp import web
 
 from routing.gate import reasons
-from routing.gate.count import Counter, Length
-from routing.gate.metrics import Metrics
+from routing.gate.count import Counter
+from routing.gate.measure import Measured, Measurer, Move
+from routing.gate.metrics import JUDGED, Metrics
 from routing.gate.plan import PlanState
-from routing.gate.prefix import Chain, chain_of
+from routing.gate.prefix import Chain
 from routing.gate.prompt import (
-    BYTES_PER_ID,
     BadRequest,
     Endpoint,
     Fields,
@@ -31,41 +31,35 @@ from routing.gate.prompt import (
     parse_prompt,
     wants_stream,
 )
-from routing.gate.rule import Route, Side, Situation, WeightedTurns, route
+from routing.gate.rule import Judged, Route, Rule, Side, Situation, WeightedTurns, route
 from routing.gate.sse import Usage, UsageFilter, WholeAnswer, ask_for_usage
 from routing.gate.upstream import Attempt, Unanswered, Upstream, end_to_end, is_refusal
 
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class Measured:
-    """A prompt, its length, and what each side is believed to hold of it, in tokens.
-
-    `remote` is the remote that would take the request now.
-    """
-
-    prompt: Prompt
-    chains: tuple[Chain, ...]
-    length: Length
-    cached_tokens: dict[Side, int]
-
-    def uncached_tokens(self, side: Side) -> int:
-        return self.length.tokens - self.cached_tokens[side]
-
-
 @dataclass
 class Exchange:
-    """One request in the gate's hands. `upstream` and `route` change once on a fallback."""
+    """One request in the gate's hands. On a fallback, once, `upstream` and `route` change and
+    nothing is moved."""
 
     request: web.Request
     arrived_s: float
     body: bytes
+    is_stream: bool
     strip_usage: bool
     measured: Measured | None
     plan_name: str
     route: Route
     upstream: Upstream
+    move: Move | None
+
+    @property
+    def compute_tokens(self) -> int | None:
+        """What the upstream has to compute, where its first byte tells how long that takes."""
+        if self.measured is None or not self.is_stream:
+            return None
+        return self.measured.judged.compute_tokens[self.upstream.side]
 
     @property
     def headers(self) -> dict[str, str]:
@@ -82,17 +76,24 @@ class Exchange:
                 "X-PrfaaS-Prompt-Tokens": str(measured.length.tokens),
                 "X-PrfaaS-Uncached-Tokens": str(measured.uncached_tokens("local")),
                 "X-PrfaaS-Uncached-Remote-Tokens": str(measured.uncached_tokens("remote")),
+                "X-PrfaaS-Judged-Tokens": str(measured.judged.uncached_tokens),
                 "X-PrfaaS-Length-Source": measured.length.source,
             }
+        if self.move is not None:
+            out["X-PrfaaS-Move-Tokens"] = str(self.move.tokens)
         return out
 
 
 class Proxy:
-    """The request path. `plan` tells the plan that runs, `now_s` is a monotonic clock."""
+    """The request path. `plan` tells the plan that runs, `now_s` is a monotonic clock.
+
+    `cluster` is the PD cluster of `local`, by its name in links.
+    """
 
     def __init__(
         self,
         *,
+        cluster: str,
         local: Upstream,
         remotes: dict[str, Upstream],
         plan: Callable[[], PlanState],
@@ -107,7 +108,9 @@ class Proxy:
         self._n_open = 0
         self._local, self._remotes = local, remotes
         self._plan, self._counter, self._metrics = plan, counter, metrics
-        self._block_bytes = block_tokens * BYTES_PER_ID
+        self._measurer = Measurer(
+            cluster=cluster, local=local, counter=counter, block_tokens=block_tokens
+        )
         self._now_s = now_s
         self._turns = WeightedTurns()
 
@@ -182,62 +185,77 @@ class Proxy:
         candidate = self._turns.next(weights, admissible)
         # With nobody to take it, the remote side is still judged: by any remote there is.
         compared = candidate or next(iter(weights or self._remotes), None)
-        measured = self._measure(prompt, self._remotes[compared] if compared else None)
+        remote = self._remotes[compared] if compared else None
+        measured = None
+        if prompt is not None:
+            measured = self._measurer.measure(
+                prompt, rule, remote=remote, admits=candidate is not None
+            )
+        judged = measured.judged if measured else None
         chosen = route(
             rule,
             Situation(
-                uncached_local_tokens=measured.uncached_tokens("local") if measured else None,
+                judged=judged,
                 remotes=weights,
                 admissible=admissible,
                 remote_in_flight=sum(remote.in_flight for remote in self._remotes.values()),
                 local_up=self._local.health.state != "down",
+                waits_s=self._waits_s(rule, judged, remote, now_s=arrived_s),
             ),
         )
         upstream = self._local
         if chosen.side == "remote" and candidate is not None:
             self._turns.take(candidate, weights, admissible)
             upstream = self._remotes[candidate]
-        self._count_arrival(chosen, measured)
-        asked = ask_for_usage(fields) if wants_stream(fields) else None
+        move = self._measurer.move(chosen, measured, remote=remote)
+        self._count_arrival(chosen, measured, move)
+        is_stream = wants_stream(fields)
+        asked = ask_for_usage(fields) if is_stream else None
         return Exchange(
             request=request,
             arrived_s=arrived_s,
             body=body if asked is None else msgspec.json.encode(asked),
+            is_stream=is_stream,
             strip_usage=asked is not None,
             measured=measured,
             plan_name=running.name if running else "none",
             route=chosen,
             upstream=upstream,
+            move=move,
         )
 
-    def _measure(self, prompt: Prompt | None, remote: Upstream | None) -> Measured | None:
-        if prompt is None:
-            return None
-        chains = tuple(
-            chain_of(piece, salt=prompt.salt, block_bytes=self._block_bytes)
-            for piece in prompt.pieces
-        )
-        length = self._counter.count(prompt)
-        cached: dict[Side, int] = {"local": 0, "remote": 0}
-        for upstream in filter(None, (self._local, remote)):
-            n_bytes = upstream.index.match(chains).n_blocks * self._block_bytes
-            # Integers first: for token ids this is exactly the tokens of the matched blocks.
-            share = length.tokens * n_bytes // max(1, prompt.n_bytes)
-            cached[upstream.side] = int(share * upstream.index.credit)
-        return Measured(prompt, chains, length, cached)
+    def _waits_s(
+        self, rule: Rule | None, judged: Judged | None, remote: Upstream | None, *, now_s: float
+    ) -> dict[Side, float | None]:
+        if rule is None or judged is None or not rule.in_band(judged.uncached_tokens):
+            return {}
+        return {
+            upstream.side: upstream.wait.expected_s(
+                tokens=judged.compute_tokens[upstream.side], now_s=now_s
+            )
+            for upstream in filter(None, (self._local, remote))
+        }
 
-    def _count_arrival(self, chosen: Route, measured: Measured | None) -> None:
+    def _count_arrival(self, chosen: Route, measured: Measured | None, move: Move | None) -> None:
         self._metrics.requests.add(chosen.side, chosen.reason)
+        if move is not None:
+            self._metrics.moves.add(move.link)
+            self._metrics.move_tokens.add(move.link, by=move.new_tokens)
         if measured is None:
             return
         if measured.prompt.n_media:
             self._metrics.media_requests.add()
         self._metrics.prompt_tokens.add(by=measured.length.tokens)
-        self._metrics.cached_tokens.add(chosen.side, by=measured.cached_tokens[chosen.side])
-        for side in measured.cached_tokens:
+        cached = measured.cached_tokens
+        self._metrics.movable_tokens.add(by=max(0, cached["remote"] - cached["local"]))
+        self._metrics.cached_tokens.add(chosen.side, by=cached[chosen.side])
+        for side in cached:
             self._metrics.uncached.observe(
                 side, measured.length.source, value=measured.uncached_tokens(side)
             )
+        self._metrics.uncached.observe(
+            JUDGED, measured.length.source, value=measured.judged.uncached_tokens
+        )
 
     async def _serve(self, exchange: Exchange) -> web.StreamResponse:
         try:
@@ -248,6 +266,7 @@ class Proxy:
         self._metrics.fallbacks.add()
         exchange.upstream = self._local
         exchange.route = Route("local", reasons.REMOTE_DOWN)
+        exchange.move = None
         try:
             return await self._try(exchange)
         except Unanswered as exc:
@@ -256,15 +275,21 @@ class Proxy:
     async def _try(self, exchange: Exchange) -> web.StreamResponse:
         """One attempt at the exchange's upstream. Raises Unanswered while no byte was answered."""
         upstream = exchange.upstream
-        attempt = Attempt(upstream, exchange.measured.chains if exchange.measured else ())
+        attempt = Attempt(
+            upstream,
+            exchange.measured.chains if exchange.measured else (),
+            compute_tokens=exchange.compute_tokens,
+            now_s=self._now_s(),
+        )
         try:
             answer = await upstream.request(
                 "POST",
                 exchange.request.rel_url.raw_path_qs,
                 headers=exchange.request.headers,
                 body=exchange.body,
+                move=str(exchange.move) if exchange.move else None,
             )
-            attempt.answered(now_s=self._now_s())
+            attempt.answered(answer, now_s=self._now_s())
             try:
                 return await self._relay(exchange, attempt, answer)
             finally:
@@ -295,9 +320,10 @@ class Proxy:
             await response.prepare(exchange.request)
             chunk = await _read(answer)
             if chunk and answer.status < 400:
-                attempt.prefilled()
+                now_s = self._now_s()
+                attempt.prefilled(now_s=now_s)
                 if is_stream:
-                    self._metrics.ttft_s.observe(side, value=self._now_s() - exchange.arrived_s)
+                    self._metrics.ttft_s.observe(side, value=now_s - exchange.arrived_s)
             while chunk:
                 if passed := reader.feed(chunk):
                     await response.write(passed)
@@ -319,7 +345,7 @@ class Proxy:
         self._count_result(side, answer.status)
         usage = reader.usage if answer.status < 400 else None
         if usage is not None and exchange.measured is not None:
-            self._learn(attempt, exchange.measured, usage)
+            self._learn(attempt, exchange.measured, exchange.move, usage)
         return response
 
     def _count_result(self, side: Side, status: int) -> None:
@@ -329,7 +355,7 @@ class Proxy:
         else:
             self._metrics.results.add(side, "client_error" if status >= 400 else "ok")
 
-    def _learn(self, attempt: Attempt, measured: Measured, usage: Usage) -> None:
+    def _learn(self, attempt: Attempt, measured: Measured, move: Move | None, usage: Usage) -> None:
         """Corrects ratio and index by what the engine counted, which is what t is chosen from."""
         upstream, prompt = attempt.upstream, measured.prompt
         cached_tokens = usage.cached_tokens if upstream.trust_cached_tokens else None
@@ -337,15 +363,26 @@ class Proxy:
         if cached_tokens is not None and usage.prompt_tokens > 0:
             self._metrics.engine_prompt_tokens.add(upstream.side, by=usage.prompt_tokens)
             self._metrics.engine_cached_tokens.add(upstream.side, by=cached_tokens)
-            cached_bytes = cached_tokens * prompt.n_bytes / usage.prompt_tokens
-            upstream.index.learn(attempt.ticket, cached_blocks=cached_bytes / self._block_bytes)
+            cached_blocks = self._measurer.blocks(
+                prompt, tokens=cached_tokens, of_tokens=usage.prompt_tokens
+            )
+            upstream.index.learn(attempt.ticket, cached_blocks=cached_blocks)
+            if move is not None and attempt.has_moved:
+                _learn_move(move, upstream, measured.chains[0], cached_blocks=cached_blocks)
         if measured.length.source == "tokenised":
             return  # exact at arrival, and recorded then
+        judged = measured.judged
+        scale = usage.prompt_tokens / max(1, measured.length.tokens)
         for side, claimed in measured.cached_tokens.items():
-            cached = round(claimed * usage.prompt_tokens / max(1, measured.length.tokens))
-            if side == upstream.side and cached_tokens is not None:
+            cached = round(claimed * scale)
+            # What was moved here for this request was not here before.
+            if side == upstream.side and cached_tokens is not None and move is None:
                 cached = cached_tokens
             self._metrics.uncached.observe(side, "usage", value=usage.prompt_tokens - cached)
+        cached = round((measured.length.tokens - judged.uncached_tokens) * scale)
+        if cached_tokens is not None and (move is not None or upstream.side == judged.holder):
+            cached = cached_tokens
+        self._metrics.uncached.observe(JUDGED, "usage", value=usage.prompt_tokens - cached)
 
     def _unavailable(self, exchange: Exchange, exc: Unanswered) -> web.Response:
         status, code = (504, "upstream_timeout") if exc.timed_out else (502, "upstream_unavailable")
@@ -371,6 +408,17 @@ async def _read(answer: aiohttp.ClientResponse) -> bytes:
 
 def _one_line(exc: BaseException) -> str:
     return " ".join(str(exc).split()) or type(exc).__name__
+
+
+def _learn_move(move: Move, to: Upstream, chain: Chain, *, cached_blocks: float) -> None:
+    """What an engine that reports so much cached tells of the caches a prefix moved between.
+
+    Only once something came: with nothing the link may be down, or the rest never have been needed.
+    """
+    if cached_blocks <= move.n_blocks - 1:
+        move.source.index.lost(chain, n_held=int(cached_blocks))  # no more of it was there to come
+    else:
+        to.index.adopt(chain[: move.n_blocks], state_at_end=True)  # its state came along
 
 
 def _error(

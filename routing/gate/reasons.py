@@ -11,6 +11,8 @@ ALWAYS_LOCAL = "AlwaysLocal"
 ALWAYS_REMOTE = "AlwaysRemote"
 SHORT = "Short"
 LONG = "Long"
+BAND_LOCAL = "BandLocal"
+BAND_REMOTE = "BandRemote"
 UNMEASURED = "Unmeasured"
 NO_REMOTE = "NoRemote"
 REMOTE_DOWN = "RemoteDown"
@@ -23,6 +25,8 @@ REASONS: dict[str, str] = {
     ALWAYS_REMOTE: "Remote: the plan's mode is always_remote.",
     SHORT: "Local: the uncached tokens are at or below the plan's threshold.",
     LONG: "Remote: the uncached tokens are above the plan's threshold.",
+    BAND_LOCAL: "Local: inside the plan's band, and local is expected to answer sooner.",
+    BAND_REMOTE: "Remote: inside the plan's band, and remote is expected to answer sooner.",
     UNMEASURED: "Local: the request holds no prompt whose length the gate can tell.",
     NO_REMOTE: "Local: the plan wants remote but gives weight to no remote this gate can reach.",
     REMOTE_DOWN: "Local: the plan wants remote but no remote answers, or the chosen one refused.",
@@ -30,5 +34,5 @@ REASONS: dict[str, str] = {
     LOCAL_DOWN: "Remote: short enough for local, but local does not answer and a remote does.",
 }
 
-REMOTE_REASONS = frozenset({ALWAYS_REMOTE, LONG, LOCAL_DOWN})
+REMOTE_REASONS = frozenset({ALWAYS_REMOTE, LONG, BAND_REMOTE, LOCAL_DOWN})
 """The reasons that send a request remote; every other one sends it local."""

@@ -104,6 +104,8 @@ class UsageFilter:
 
     def feed(self, chunk: bytes) -> bytes:
         """Takes the next bytes of the stream."""
+        if not self._held and chunk.endswith(b"\n\n") and b'"usage"' not in chunk:
+            return chunk  # whole events with nothing to read, as nearly every chunk is
         data = self._held + chunk if self._held else chunk
         end = _end_of_last_event(data)
         complete, self._held = data[:end], data[end:]

@@ -14,7 +14,10 @@ from routing.gate.config import UpstreamConfig
 from routing.gate.health import Health, State
 from routing.gate.prefix import Chain, PrefixIndex, Ticket
 from routing.gate.rule import Side
+from routing.gate.wait import Pending, Wait
 
+MOVE_HEADER = "X-PrfaaS-Move"
+MOVED_HEADER = "X-PrfaaS-Moved-Tokens"
 KEEPALIVE_S = 4.0
 """Idle connections are dropped before uvicorn's default of 5 s drops them under a request."""
 
@@ -27,8 +30,14 @@ _HOP_BY_HOP = frozenset(
         "te", "trailer", "transfer-encoding", "upgrade",
     }
 )  # fmt: skip
-# The body was read whole and is sent anew; answers must stay readable, so no compression.
-_REWRITTEN = frozenset({"host", "content-length", "content-encoding", "accept-encoding", "expect"})
+# The body was read whole and is sent anew; answers must stay readable, so no compression; and what
+# is moved between the clusters is for the plan to say, not for a client.
+_REWRITTEN = frozenset(
+    {
+        "host", "content-length", "content-encoding", "accept-encoding", "expect",
+        MOVE_HEADER.lower(),
+    }
+)  # fmt: skip
 
 log = logging.getLogger(__name__)
 
@@ -66,7 +75,10 @@ class Upstream:
         self.in_flight = 0
         self.trust_cached_tokens = config.trust_cached_tokens
         self.health = Health(now_s=now_s)
-        self.index = PrefixIndex(config.capacity_blocks(block_tokens))
+        self.index = PrefixIndex(
+            config.capacity_blocks(block_tokens), exact_state=config.linear_state == "exact"
+        )
+        self.wait = Wait()
         self._base = config.url.rstrip("/")
         self._health_url = URL(self._base + config.health_path, encoded=True)
         self._session = session
@@ -74,15 +86,24 @@ class Upstream:
         self._say_broken_again_s = now_s
 
     async def request(
-        self, method: str, path: str, *, headers: Mapping[str, str], body: bytes | None
+        self,
+        method: str,
+        path: str,
+        *,
+        headers: Mapping[str, str],
+        body: bytes | None,
+        move: str | None = None,
     ) -> aiohttp.ClientResponse:
         """The answer, its headers read and its body not yet. Raises Unanswered.
 
+        `move` is what to say of a prefix to be moved first (docs/contracts.md).
         A kept-alive connection that the upstream closed just as it was used is tried once more: it
         says nothing about the upstream.
         """
         url = URL(self._base + path, encoded=True)
         sent = end_to_end(headers, drop=_REWRITTEN)
+        if move is not None:
+            sent[MOVE_HEADER] = move
         for is_last in (False, True):
             try:
                 return await self._session.request(
@@ -157,28 +178,48 @@ class Upstream:
 
 
 class Attempt:
-    """One request at one upstream, from sending to its end; `end` is safe to call always."""
+    """One request at one upstream, from sending to its end; `end` is safe to call always.
 
-    def __init__(self, upstream: Upstream, chains: tuple[Chain, ...]) -> None:
+    `compute_tokens` is None if its first byte does not tell when its prefill ends: it is no stream,
+    or its length is not known.
+    """
+
+    def __init__(
+        self,
+        upstream: Upstream,
+        chains: tuple[Chain, ...],
+        *,
+        compute_tokens: int | None,
+        now_s: float,
+    ) -> None:
         self.upstream = upstream
+        self._pending: Pending | None = None
+        if compute_tokens is not None:
+            self._pending = upstream.wait.sent(tokens=compute_tokens, now_s=now_s)
         self.ticket: Ticket = upstream.index.dispatch(chains)
+        self.has_moved = False
         self._answered = False
         upstream.in_flight += 1
         upstream.health.request_started()
 
-    def answered(self, *, now_s: float) -> None:
+    def answered(self, answer: aiohttp.ClientResponse, *, now_s: float) -> None:
         """The answer's headers arrived."""
         self._answered = True
+        self.has_moved = answer.headers.get(MOVED_HEADER, "0") != "0"
         self.upstream.answered(now_s=now_s)
 
-    def prefilled(self) -> None:
+    def prefilled(self, *, now_s: float) -> None:
         """The first byte of a good answer arrived."""
         self.upstream.index.prefilled(self.ticket)
+        if self._pending is not None:
+            self.upstream.wait.first_byte(self._pending, now_s=now_s)
 
     def end(self) -> None:
         """The request is over, whichever way."""
         self.upstream.in_flight -= 1
         self.upstream.index.abandon(self.ticket)
+        if self._pending is not None:
+            self.upstream.wait.gone(self._pending)
         if not self._answered:
             self.upstream.health.request_abandoned()
 

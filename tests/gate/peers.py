@@ -63,6 +63,7 @@ class Upstream:
             b'data: {"choices":[{"text":"b","index":0}],"x":1.50}\n\n',
         ]
         self.answer = b'{"id":"x", "choices":[{"text":"ab"}] }'
+        self.answer_headers: dict[str, str] = {}
         self.open = asyncio.Event()
         self.open.set()
         self.stall_after: int | None = None
@@ -116,8 +117,12 @@ class Upstream:
             whole = self.answer
             if usage is not None:
                 whole = whole[:-1] + b', "usage": ' + json.dumps(usage).encode() + b"}"
-            return web.Response(body=whole, content_type="application/json")
-        response = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8"})
+            return web.Response(
+                body=whole, content_type="application/json", headers=self.answer_headers
+            )
+        response = web.StreamResponse(
+            headers={"Content-Type": "text/event-stream; charset=utf-8", **self.answer_headers}
+        )
         await response.prepare(request)
         await self._send_stream(request, response, body, usage)
         return response
@@ -176,7 +181,7 @@ def plan(
                 "cache_mode": "scarce",
                 "n_prefill": 3,
                 "n_decode": 5,
-                "band": [0, 0],
+                "band": None,
                 **values,
             }
         },
@@ -184,11 +189,15 @@ def plan(
 
 
 class Console:
-    """Hands out the plan over a socket and over GET, and remembers every ack."""
+    """Hands out the plan over a socket and over GET, and remembers every ack.
+
+    `told` is whatever else gates say on the socket.
+    """
 
     def __init__(self, document: dict[str, Any] | None = None) -> None:
         self.document = document
         self.acks: list[dict[str, Any]] = []
+        self.told: list[dict[str, Any]] = []
         self.gets: list[tuple[Any, int]] = []
         self.sockets: set[web.WebSocketResponse] = set()
         self.socket_allowed = True
@@ -237,7 +246,8 @@ class Console:
             if self.document is not None:
                 await socket.send_str(json.dumps(self.document))
             async for message in socket:
-                self.acks.append(json.loads(message.data))
+                said = json.loads(message.data)
+                (self.told if "type" in said else self.acks).append(said)
         finally:
             self.sockets.discard(socket)
         return socket
@@ -293,9 +303,11 @@ def gate_config(
     remotes: dict[str, str] | None = None,
     *,
     capacity: Any = "infinite",
+    linear_state: str = "none",
     **settings: Any,
 ) -> GateConfig:
     """A configuration with quick intervals, so that tests wait for events and not for clocks."""
+    side = {"cache_capacity_tokens": capacity, "linear_state": linear_state}
     quick = {
         "router": "F/pd/g1",
         "port": 0,
@@ -304,11 +316,8 @@ def gate_config(
         "poll_interval_s": 0.05,
     }
     upstreams = {
-        "local": {"url": local, "cache_capacity_tokens": capacity},
-        "remote": {
-            name: {"url": url, "cache_capacity_tokens": capacity}
-            for name, url in (remotes or {}).items()
-        },
+        "local": {"url": local, **side},
+        "remote": {name: {"url": url, **side} for name, url in (remotes or {}).items()},
     }
     return msgspec.convert({**quick, "upstreams": upstreams, **settings}, GateConfig)
 

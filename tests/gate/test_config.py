@@ -75,6 +75,8 @@ BAD = [
     ("console url", 'console_url = "ws://x"\n' + GOOD, ["console_url = 'ws://x'"]),
     ("negative capacity", GOOD + "cache_capacity_tokens = -1\n", ["upstreams.remote.prfaas.cache_capacity_tokens = -1"]),
     ("capacity a word", GOOD + 'cache_capacity_tokens = "lots"\n', ["upstreams.remote.prfaas.cache_capacity_tokens = 'lots'"]),
+    ("a linear state it does not know", GOOD + 'linear_state = "some"\n', ["upstreams.remote.prfaas.linear_state = 'some'"]),
+    ("its own cluster as a remote", GOOD.replace("remote.prfaas", "remote.pd"), ["upstreams.remote.pd", "own cluster"]),
     ("health path", GOOD + 'health_path = "health"\n', ["upstreams.remote.prfaas.health_path = 'health'"]),
     ("two tokens", 'token = "a"\ntoken_file = "gate.toml"\n' + GOOD, ["token_file = 'gate.toml'", "not both"]),
     ("token file missing", 'token_file = "none"\n' + GOOD, ["token_file = 'none'", "no such file"]),

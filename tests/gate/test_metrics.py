@@ -69,6 +69,11 @@ async def test_the_page_has_the_agreed_names_before_any_traffic(gate: RunningGat
         'prfaas_gate_cached_tokens_total{side="local"}',
         'prfaas_gate_ttft_seconds_bucket{side="local",le="+Inf"}',
         'prfaas_gate_in_flight{side="remote"}',
+        'prfaas_gate_requests_total{side="local",reason="BandLocal"}',
+        'prfaas_gate_requests_total{side="remote",reason="BandRemote"}',
+        'prfaas_gate_uncached_tokens_count{side="judged",source="estimated"}',
+        'prfaas_gate_moves_total{link="prfaas->pd"}',
+        'prfaas_gate_move_tokens_total{link="pd->prfaas"}',
     ):
         assert metrics[name] == 0, name
     assert metrics['prfaas_gate_upstream_up{side="local",upstream="local"}'] == 1

@@ -75,7 +75,18 @@ BAD = [
     ("negative weight", plan(remote={"prfaas": -1.0}), ["remote.prfaas", "-1.0"]),
     ("infinite weight", json.dumps(plan(remote={"prfaas": 7.25})).replace("7.25", "1e999").encode(), ["out of range"]),
     ("negative limit", plan(max_remote_in_flight=-1), ["max_remote_in_flight", "-1"]),
-    ("cache mode it does not know", plan(cache_mode="abundant"), ["cache_mode", "abundant"]),
+    ("cache mode it does not know", plan(cache_mode="plenty"), ["clusters.pd", "cache_mode", "plenty"]),
+    ("cache mode null", plan(cache_mode=None), ["clusters.pd", "cache_mode"]),
+    ("moves of a cluster, not a link", plan(moves={"prfaas": 0}), ["clusters.pd.moves", "'prfaas'", "A->B"]),
+    ("moves to nowhere", plan(moves={"prfaas->": 0}), ["clusters.pd.moves", "'prfaas->'"]),
+    ("moves negative", plan(moves={"prfaas->pd": -1}), ["clusters.pd.moves.prfaas->pd", "-1"]),
+    ("moves a fraction", plan(moves={"prfaas->pd": 0.5}), ["clusters.pd", "moves"]),
+    ("band above t", plan(band=[1001, 2000]), ["clusters.pd.band", "[1001, 2000]", "1000"]),
+    ("band below t", plan(band=[0, 999]), ["clusters.pd.band", "[0, 999]", "1000"]),
+    ("band turned round", plan(band=[2000, 0]), ["clusters.pd.band", "[2000, 0]"]),
+    ("band negative", plan(band=[-1, 2000]), ["clusters.pd.band", "[-1, 2000]"]),
+    ("band of one", plan(band=[1000]), ["clusters.pd", "band"]),
+    ("band without a threshold", plan(mode="always_local", threshold_tokens=None, band=[0, 1]), ["clusters.pd.band", "[0, 1]", "always_local"]),
 ]  # fmt: skip
 
 
@@ -111,6 +122,39 @@ def test_what_each_mode_becomes() -> None:
     assert rule(mode="always_remote", threshold_tokens=None, max_remote_in_flight=0) == Rule(
         "always_remote", None, weights, 0
     )
+    assert rule(band=[1000, 1000]) == Rule("threshold", 1000, weights, band=(1000, 1000))
+    moves = {"prfaas->pd": 0, "pd->prfaas": 8192}
+    assert rule(cache_mode="abundant", moves=moves, band=[500, 2000]) == Rule(
+        "threshold", 1000, weights, cache_mode="abundant", moves=moves, band=(500, 2000)
+    )
+
+
+def test_a_plan_from_before_there_were_moves_and_bands_is_the_plain_rule() -> None:
+    document = plan()
+    for name in ("band", "cache_mode", "moves"):
+        document["clusters"]["pd"].pop(name, None)
+    running = after(document).running
+    assert running is not None
+    assert running.rule == Rule("threshold", 1000, {"prfaas": 1.0})
+
+
+def test_a_rule_says_all_that_it_does() -> None:
+    said = str(
+        Rule(
+            "threshold",
+            1000,
+            {"prfaas": 1.0},
+            max_remote_in_flight=3,
+            cache_mode="abundant",
+            moves={"prfaas->pd": 4096},
+            band=(500, 2000),
+        )
+    )
+    assert said == (
+        "threshold 1000 tokens in the band 500..2000, remote prfaas 1, at most 3 in flight, "
+        "caches abundant, moving prfaas->pd from 4096"
+    )
+    assert str(Rule("always_local", None, {})) == "always_local, remote nobody, caches scarce"
 
 
 def test_other_clusters_and_unknown_fields_cannot_stop_this_gate() -> None:

@@ -80,6 +80,8 @@ async def test_a_plan_comes_over_the_socket_and_what_runs_is_acked(
             "version": 6,
             "mode": "threshold",
             "threshold_tokens": 1000,
+            "band": None,
+            "cache_mode": "scarce",
             "origin": "console",
         }
 

@@ -190,20 +190,28 @@ def test_clear_forgets_and_requests_still_running_do_no_harm() -> None:
 
 
 @settings(max_examples=60, deadline=None)
-@given(seed=st.integers(0, 10**6), capacity=st.integers(0, 12) | st.none())
+@given(
+    seed=st.integers(0, 10**6),
+    capacity=st.integers(0, 12) | st.none(),
+    exact_state=st.booleans(),
+)
 def test_bounded_and_never_a_claim_without_the_whole_prefix(
-    seed: int, capacity: int | None
+    seed: int, capacity: int | None, exact_state: bool
 ) -> None:
     """Whatever the traffic, whatever engines report."""
     rng = random.Random(seed)
-    index = PrefixIndex(capacity)
+    index = PrefixIndex(capacity, exact_state=exact_state)
     chains = {chain(*(rng.choice("abc") for _ in range(rng.randint(1, 6)))) for _ in range(12)}
     ordered = sorted(chains)
     tickets = []
     for _ in range(60):
         step = rng.random()
-        if step < 0.55:
+        if step < 0.45:
             tickets.append(index.dispatch((rng.choice(ordered),)))
+        elif step < 0.5:
+            index.adopt(rng.choice(ordered), state_at_end=rng.random() < 0.5)
+        elif step < 0.55:
+            index.lost(rng.choice(ordered), n_held=rng.randint(0, 6))
         elif tickets:
             ticket = tickets.pop(rng.randrange(len(tickets)))
             if step < 0.7:
@@ -251,3 +259,144 @@ def test_a_prefix_outlives_its_continuations(prompts: list[str], capacity: int) 
         for other in prompts:
             present = [key in index for key in chain(*other)]
             assert present == sorted(present, reverse=True)
+
+
+def test_what_other_gates_tell_is_held_like_ones_own() -> None:
+    index = PrefixIndex(3)
+    index.adopt(chain("a", "b"), state_at_end=False)
+    assert index.match((chain("a", "b", "c"),)) == Match(2, 2)
+    index.adopt(chain("x", "y", "z", "w"), state_at_end=False)
+    assert index.match((chain("x", "y", "z", "w"),)) == Match(3, 3), "no more than the cache holds"
+    assert index.match((chain("a", "b"),)) == Match(0, 0)
+    index.adopt((), state_at_end=True)
+    PrefixIndex(0).adopt(chain("a"), state_at_end=True)
+
+
+def test_a_request_abandoned_does_not_take_along_what_another_gate_told() -> None:
+    index = PrefixIndex(None)
+    ticket = index.dispatch((chain("a", "b"),))
+    index.adopt(chain("a"), state_at_end=False)
+    index.abandon(ticket)
+    assert index.match((chain("a", "b"),)) == Match(1, 1)
+
+
+def test_what_was_stored_is_told_once_and_only_if_it_was() -> None:
+    told: list[Chain] = []
+    index = PrefixIndex(3)
+    index.on_stored = told.append
+    ticket = index.dispatch((chain("a", "b"), (), chain("x")))
+    assert told == []
+    index.prefilled(ticket)
+    index.prefilled(ticket)
+    assert told == [chain("a", "b"), chain("x")]
+    index.abandon(index.dispatch((chain("c"),)))
+    index.adopt(chain("d"), state_at_end=False)
+    gone = index.dispatch((chain("e"),))
+    index.clear()
+    index.prefilled(gone)
+    assert told == [chain("a", "b"), chain("x")]
+
+
+def test_lost_is_everything_behind_what_is_still_held() -> None:
+    index = PrefixIndex(None)
+    served(index, chain("a", "b", "c"))
+    served(index, chain("a", "b", "d"))
+    served(index, chain("a", "x"))
+    index.lost(chain("a", "b", "c"), n_held=1)
+    assert index.match((chain("a", "b", "c"),)) == Match(1, 1)
+    assert index.match((chain("a", "b", "d"),)) == Match(1, 1)
+    assert index.match((chain("a", "x"),)) == Match(2, 2)
+    served(index, chain("a", "b"))
+    assert index.match((chain("a", "b", "d"),)) == Match(2, 2), "it went with its prefix"
+
+
+def exact() -> PrefixIndex:
+    return PrefixIndex(None, exact_state=True)
+
+
+def test_a_linear_state_is_found_only_where_a_prompt_ended() -> None:
+    index = exact()
+    served(index, chain("a", "b", "c"))
+    assert index.match((chain("a", "b", "c", "d"),)) == Match(3, 3)
+    assert index.match((chain("a", "b", "x"),)) == Match(0, 0), "shared blocks, but no state there"
+    assert index.match((chain("a", "b"),)) == Match(0, 0)
+    served(index, chain("a"))
+    assert index.match((chain("a", "b", "x"),)) == Match(1, 1)
+    assert index.match((chain("a", "b", "c"),)) == Match(3, 3), "the deepest counts"
+    plain = PrefixIndex(None)
+    served(plain, chain("a", "b", "c"))
+    assert plain.match((chain("a", "b", "x"),)) == Match(2, 2)
+
+
+def test_the_state_of_a_running_prefill_is_claimed_but_not_settled() -> None:
+    index = exact()
+    served(index, chain("a"))
+    running = index.dispatch((chain("a", "b"),))
+    assert index.match((chain("a", "b", "c"),)) == Match(2, 0)
+    index.prefilled(running)
+    assert index.match((chain("a", "b", "c"),)) == Match(2, 2)
+
+
+def test_an_abandoned_request_leaves_no_state() -> None:
+    index = exact()
+    served(index, chain("a", "b", "c"))
+    index.abandon(index.dispatch((chain("a", "b"),)))
+    assert index.match((chain("a", "b", "x"),)) == Match(0, 0)
+    served(index, chain("a", "b"))
+    index.abandon(index.dispatch((chain("a", "b"),)))
+    assert index.match((chain("a", "b", "x"),)) == Match(2, 2), "an earlier request left it"
+
+
+def test_a_prompt_longer_than_the_cache_leaves_no_state_and_tells_nobody() -> None:
+    told: list[Chain] = []
+    index = PrefixIndex(2, exact_state=True)
+    index.on_stored = told.append
+    served(index, chain("a", "b", "c"))
+    assert index.match((chain("a", "b", "c"),)) == Match(0, 0)
+    assert told == []
+    served(index, chain("a", "b"))
+    assert index.match((chain("a", "b", "c"),)) == Match(2, 2)
+    assert told == [chain("a", "b")]
+
+
+def test_a_state_told_by_another_gate_counts() -> None:
+    index = exact()
+    index.adopt(chain("a", "b"), state_at_end=False)
+    assert index.match((chain("a", "b", "c"),)) == Match(0, 0)
+    index.adopt(chain("a", "b"), state_at_end=True)
+    assert index.match((chain("a", "b", "c"),)) == Match(2, 2)
+
+
+def test_a_state_the_engine_did_not_find_is_forgotten_and_its_own_end_is_not() -> None:
+    index = exact()
+    served(index, chain("a"))
+    served(index, chain("a", "b", "c"))
+    assert served(index, chain("a", "b", "c", "d"), cached_blocks=1) == Match(3, 3)
+    assert index.credit < 1.0
+    assert index.match((chain("a", "b", "c", "x"),)) == Match(1, 1), "of the first prompt's only a"
+    assert index.match((chain("a", "b", "c", "d", "e"),)) == Match(4, 4)
+    assert served(index, chain("a", "b", "c", "d"), cached_blocks=1) == Match(4, 4)
+    assert index.match((chain("a", "b", "c", "d"),)) == Match(4, 4), "its end has just been left"
+
+
+def test_a_block_computed_anew_has_lost_the_state_it_once_ended_with() -> None:
+    index = exact()
+    served(index, chain("a"))
+    served(index, chain("a", "b"))
+    served(index, chain("a"), cached_blocks=0)
+    served(index, chain("a", "b", "c"))
+    assert index.match((chain("a", "b", "x"),)) == Match(1, 1)
+
+
+@settings(max_examples=60, deadline=None)
+@given(prompts=st.lists(st.text(alphabet="ab", min_size=0, max_size=8), min_size=1, max_size=25))
+def test_unbounded_and_exact_it_finds_the_longest_earlier_prompt_this_one_continues(
+    prompts: list[str],
+) -> None:
+    """Against the definition of a state per prompt."""
+    index = exact()
+    before: list[str] = []
+    for prompt in prompts:
+        want = max((len(p) for p in before if prompt.startswith(p)), default=0)
+        assert served(index, chain(*prompt)).n_blocks == want
+        before.append(prompt)

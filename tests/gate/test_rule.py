@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from routing.gate import reasons
-from routing.gate.rule import Mode, Route, Rule, Situation, WeightedTurns, route
+from routing.gate.rule import Mode, Prefixes, Route, Rule, Situation, WeightedTurns, judge, route
 
 
 def rule(mode: Mode = "threshold", threshold: int | None = 1000, **more: Any) -> Rule:
@@ -26,7 +26,12 @@ def seen(uncached: int | None, **more: Any) -> Situation:
         "remote_in_flight": 0,
         "local_up": True,
     }
-    return Situation(uncached_local_tokens=uncached, **(base | more))
+    judged = (
+        None
+        if uncached is None
+        else judge(None, Prefixes(uncached, 0, 0), to_local="", to_remote="")
+    )
+    return Situation(judged=judged, **(base | more))
 
 
 CLAIMS = [

@@ -189,6 +189,7 @@ CELERY_TASK_IGNORE_RESULT = True
 CELERY_TIMEZONE = "UTC"
 CELERY_WORKER_PREFETCH_MULTIPLIER = 1
 CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
+CELERY_BROKER_CONNECTION_MAX_RETRIES = None  # for ever: a broker may be away for a night
 CELERY_WORKER_HIJACK_ROOT_LOGGER = False
 CELERY_BEAT_SCHEDULE = {
     # `expires` below the interval: a burst of late ticks after an outage runs once (S-53).
@@ -196,6 +197,11 @@ CELERY_BEAT_SCHEDULE = {
         "task": "routing.tick",
         "schedule": ENV["CONSOLE_TICK_S"],
         "options": {"expires": 0.9 * ENV["CONSOLE_TICK_S"]},
+    },
+    "routing.rebalance": {
+        "task": "routing.rebalance",
+        "schedule": 1.0,
+        "options": {"expires": 0.9},
     },
     "telemetry.partitions": {
         "task": "telemetry.partitions",

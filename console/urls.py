@@ -8,6 +8,7 @@ from drf_spectacular.views import SpectacularAPIView
 from console import api, health
 from console.auth import RolePermission
 from routing import api as routing_api
+from routing import rebalance_api, undo
 
 api_urlpatterns = [
     path(
@@ -17,6 +18,8 @@ api_urlpatterns = [
     ),
     path("fleets/<slug:fleet>/snapshot", api.SnapshotView.as_view(), name="api-snapshot"),
     path("", include(routing_api.urlpatterns)),
+    path("", include(undo.urlpatterns)),
+    path("", include(rebalance_api.urlpatterns)),
 ]
 
 urlpatterns = [

@@ -14,15 +14,17 @@ from typing import Any
 
 from django.db import transaction
 
-from routing import announce, audit, knobs
+from routing import announce, audit, knobs, rebalance
 from routing.core.scenario import ScenarioError, parse_scenario
-from routing.models import Fleet, Hold, Policy
+from routing.models import Decision, Fleet, Hold, Policy, Rebalance
 from telemetry import tokens
 from telemetry.models import ApiToken
 
 MODES = ("active", "advisory", "paused")
 PLAN_MODES = ("always_local", "always_remote", "threshold")
 MAX_HOLD = datetime.timedelta(days=7)
+MAX_ROLL_BACK_REASON = 400
+"""Characters: the hold's reason also names the plan."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
 
 
@@ -209,6 +211,44 @@ def check_hold(
             )
 
 
+def roll_back(
+    *,
+    decision_id: int,
+    owner: str,
+    expires_at: datetime.datetime,
+    actor: str,
+    via: str,
+    reason: str,
+    now: datetime.datetime,
+) -> list[Hold]:
+    """Hold each PD cluster at the mode and t of an earlier plan: all of them, or none.
+
+    Roles are not moved back; the next tick adopts the holds under a new version.
+    """
+    _text("reason", reason, MAX_ROLL_BACK_REASON)
+    decision = Decision.objects.filter(pk=decision_id).first()
+    if decision is None:
+        raise Refused("decision", decision_id, "no such decision")
+    if decision.version is None:
+        raise Refused("decision", decision_id, "was advice, never pushed: no gate ran this plan")
+    with transaction.atomic():
+        return [
+            place_hold(
+                fleet=decision.fleet_id,
+                cluster=cluster,
+                mode=plan["mode"],
+                threshold_tokens=plan["threshold_tokens"],
+                owner=owner,
+                expires_at=expires_at,
+                actor=actor,
+                via=via,
+                reason=f"Roll back to plan {decision.epoch}.{decision.version}: {reason}",
+                now=now,
+            )
+            for cluster, plan in decision.plan["clusters"].items()
+        ]
+
+
 def release_hold(
     *, hold_id: int, actor: str, via: str, reason: str, now: datetime.datetime
 ) -> Hold:
@@ -249,6 +289,27 @@ def open_holds(fleet: Fleet, now: datetime.datetime) -> list[Hold]:
     return list(
         Hold.objects.filter(fleet=fleet, released_at=None, expires_at__gt=now).order_by("id")
     )
+
+
+def cancel_rebalance(
+    *,
+    fleet: str,
+    rebalance_id: int,
+    actor: str,
+    via: str,
+    reason: str,
+    now: datetime.datetime,
+) -> Rebalance:
+    """Give up a move of roles: the instance under way gets its old role back, the others stay."""
+    if len(reason) > 500:
+        raise Refused("reason", reason, "must have at most 500 characters")
+    found = Rebalance.objects.filter(fleet_id=fleet, pk=rebalance_id).first()
+    if found is None:
+        raise Refused("rebalance", rebalance_id, "no such rebalance")
+    try:
+        return rebalance.cancel(found, actor=actor, via=via, reason=reason, now=now)
+    except rebalance.NotOpen as exc:
+        raise Refused("rebalance", rebalance_id, str(exc)) from None
 
 
 def raise_epoch(*, fleet: str, actor: str, via: str, reason: str, now: datetime.datetime) -> Fleet:

@@ -2,8 +2,8 @@
 
 A delivery is `sent` when its decision is announced, `accepted` when the router has it but does not
 run it yet, `applied` when the router says it runs it, `failed` when it refused, `superseded` when a
-newer plan overtook it. Routers always get the newest plan only, and a router that joins later gets
-its row with its first ack.
+newer plan overtook it, `cancelled` when an operator stopped waiting for that router. Routers always
+get the newest plan only, and a router that joins later gets its row with its first ack.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 from django.db import transaction
 
-from routing import announce, fleets
+from routing import announce, audit, commands, fleets
 from routing.models import Decision, Delivery, Fleet, RouterState
 from telemetry import store
 
@@ -24,7 +24,9 @@ SILENT_AFTER_S = 15.0
 """A router acks every 5 s: three missed in a row."""
 EXPECTED_WITHIN = datetime.timedelta(seconds=60)
 LATE_AFTER_S = 10.0
-_OPEN = ("sent", "accepted")
+OPEN = ("sent", "accepted")
+"""States of a router that is still waited for."""
+_NOT_APPLIED = (*OPEN, "failed", "superseded", "cancelled")
 
 
 class AckError(ValueError):
@@ -56,6 +58,7 @@ def _cluster_document(cluster: dict[str, Any]) -> dict[str, Any]:
         "threshold_tokens": threshold,
         "band": cluster["band"] or (None if threshold is None else [threshold, threshold]),
         "cache_mode": cluster["cache_mode"],
+        "moves": cluster.get("moves", {}),
         "remote": cluster["remote"],
         "max_remote_in_flight": cluster["max_remote_in_flight"],
         "n_prefill": cluster["n_prefill"],
@@ -72,7 +75,7 @@ def newest_document(fleet: Fleet) -> dict[str, Any] | None:
 
 def open_deliveries(decision: Decision, now: datetime.datetime) -> None:
     """Expect the decision of every router heard of lately; older ones are overtaken."""
-    Delivery.objects.filter(decision__fleet_id=decision.fleet_id, state__in=_OPEN).update(
+    Delivery.objects.filter(decision__fleet_id=decision.fleet_id, state__in=OPEN).update(
         state="superseded", updated_at=now
     )
     routers = RouterState.objects.filter(
@@ -127,13 +130,48 @@ def record_ack(
         if running is not None:
             ran = Decision.objects.filter(fleet=fleet, epoch=epoch, version=version).first()
             if ran is not None:
-                _move(ran, router, "applied", ("sent", "accepted", "failed", "superseded"), now)
+                _move(ran, router, "applied", _NOT_APPLIED, now)
         if newest is None or running == (newest.epoch, newest.version):
             return
         if state == "refused":
-            _move(newest, router, "failed", _OPEN, now, error=message)
+            _move(newest, router, "failed", OPEN, now, error=message)
         elif state == "accepted":
             _move(newest, router, "accepted", ("sent",), now)
+
+
+def cancel(
+    decision: Decision,
+    *,
+    router: str,
+    actor: str,
+    via: str,
+    reason: str,
+    now: datetime.datetime,
+) -> None:
+    """Stop waiting for one router. Raises commands.Refused where nothing is waited for.
+
+    Nothing is taken back: a router that returns is sent the newest plan, as ever.
+    """
+    if not reason.strip():
+        raise commands.Refused("reason", reason, "must not be empty")
+    with transaction.atomic():
+        row = Delivery.objects.select_for_update().filter(decision=decision, router=router).first()
+        if row is None:
+            raise commands.Refused("router", router, "was never sent this plan")
+        if row.state not in OPEN:
+            raise commands.Refused("router", router, f"is not waited for: it is {row.state}")
+        before = row.state
+        _move(decision, router, "cancelled", OPEN, now, error=f"{actor}: {reason}"[:500])
+        audit.record(
+            actor=actor,
+            via=via,
+            verb="delivery.cancel",
+            fleet=decision.fleet_id,
+            target=f"plan {decision.epoch}.{decision.version} to {router}"[:300],
+            before={"state": before},
+            after={"state": "cancelled"},
+            reason=reason,
+        )
 
 
 def forget_routers(silent_since: datetime.datetime) -> int:
@@ -211,7 +249,8 @@ def _summary(decision: Decision, rows: list[Delivery]) -> dict[str, Any]:
     elif states == {"applied"}:
         state = "applied"
     else:
-        state = next(s for s in ("failed", "superseded", "sent", "accepted") if s in states)
+        order = ("failed", "superseded", "sent", "accepted", "cancelled")
+        state = next(s for s in order if s in states)
     return {
         "state": state,
         "n_applied": sum(row.state == "applied" for row in rows),

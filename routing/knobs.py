@@ -54,6 +54,7 @@ class OneOf:
 
 
 _HOUR_S = 3600.0
+_ORDERED = (("t_min_tokens", "t_max_tokens"), ("abundant_below_ratio", "scarce_above_ratio"))
 RANGES: dict[str, Whole | Number | OneOf] = {
     "objective": OneOf(("max_headroom", "min_remote")),
     "headroom_target": Number(1.0, 10.0),
@@ -70,6 +71,19 @@ RANGES: dict[str, Whole | Number | OneOf] = {
     "stale_after_s": Number(2.0, 600.0),
     "max_changes_per_hour": Whole(1, 1_800),
     "push_min_interval_s": Number(0.5, 600.0),
+    "roles_mode": OneOf(("auto", "fixed")),
+    "roles_min_gain_ratio": Number(0.0, 1.0),
+    "roles_gain_hold_s": Number(0.0, _HOUR_S),
+    "roles_dwell_s": Number(0.0, 24 * _HOUR_S),
+    "roles_max_step_ratio": Number(0.01, 1.0),
+    "rebalance_deadline_s": Number(10.0, 24 * _HOUR_S),
+    "drain_timeout_s": Number(1.0, 24 * _HOUR_S),
+    "cache_mode": OneOf(("auto", "scarce", "abundant")),
+    "abundant_below_ratio": Number(0.0, 1.0),
+    "scarce_above_ratio": Number(0.0, 1.0),
+    "cache_dwell_s": Number(0.0, 24 * _HOUR_S),
+    "band_ratio": Number(0.0, 1.0),
+    "max_remote_in_flight": Whole(0, 1_000_000),
 }
 
 
@@ -81,8 +95,9 @@ def checked(knobs: dict[str, Any]) -> dict[str, Any]:
             raise KnobError(name, value, f"no such knob; there are {', '.join(sorted(RANGES))}")
         found[name] = RANGES[name].check(name, value)
     merged = effective(found)
-    if merged["t_min_tokens"] > merged["t_max_tokens"]:
-        raise KnobError("t_min_tokens", merged["t_min_tokens"], "must not exceed t_max_tokens")
+    for low, high in _ORDERED:
+        if merged[low] > merged[high]:
+            raise KnobError(low, merged[low], f"must not exceed {high}")
     return found
 
 

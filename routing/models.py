@@ -1,7 +1,7 @@
 """What the loop remembers: fleets and their policy, ticks, decisions, deliveries, the audit.
 
 `commands` is the only writer of Policy, Hold and Fleet; `scheduler` of Tick and Decision;
-`delivery` of Delivery and RouterState; `audit` of Action.
+`delivery` of Delivery and RouterState; `rebalance` of Rebalance and RoleMove; `audit` of Action.
 """
 
 from __future__ import annotations
@@ -139,6 +139,73 @@ class RouterState(models.Model):
 
     def __str__(self) -> str:
         return self.router
+
+
+class Rebalance(models.Model):
+    """One move of a PD cluster's roles, resumable at any point: what is wanted, how far it got."""
+
+    fleet = models.ForeignKey(Fleet, on_delete=models.CASCADE, related_name="rebalances")
+    cluster = models.CharField(max_length=100)
+    decision = models.ForeignKey(
+        Decision, on_delete=models.SET_NULL, related_name="rebalances", null=True
+    )
+    from_n_prefill = models.PositiveIntegerField()
+    from_n_decode = models.PositiveIntegerField()
+    to_n_prefill = models.PositiveIntegerField()
+    to_n_decode = models.PositiveIntegerField()
+    state = models.CharField(max_length=10, default="open")
+    ends_as = models.CharField(max_length=10, blank=True, help_text="What an aborting one becomes.")
+    reason = models.CharField(max_length=500, blank=True, help_text="Why it ended or aborts.")
+    waiting_for = models.CharField(max_length=500, blank=True)
+    requested_by = models.CharField(max_length=150)
+    drain_timeout_s = models.FloatField()
+    created_at = models.DateTimeField()
+    deadline_at = models.DateTimeField()
+    updated_at = models.DateTimeField()
+    finished_at = models.DateTimeField(null=True)
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(
+                fields=["fleet", "cluster"],
+                condition=models.Q(state__in=("open", "aborting")),
+                name="one_open_rebalance_per_cluster",
+            )
+        ]
+        indexes = [
+            models.Index(fields=["fleet", "created_at"], name="rebalances_by_fleet_and_time")
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.fleet_id}/{self.cluster} to {self.to_n_prefill}/{self.to_n_decode}"
+
+
+class RoleMove(models.Model):
+    """One instance that changes its role: the step it is in, and what it looks like there."""
+
+    rebalance = models.ForeignKey(Rebalance, on_delete=models.CASCADE, related_name="moves")
+    seq = models.PositiveIntegerField()
+    instance = models.CharField(max_length=300)
+    url = models.CharField(max_length=500)
+    from_role = models.CharField(max_length=10)
+    to_role = models.CharField(max_length=10)
+    step = models.CharField(max_length=10, default="planned")
+    requests = models.PositiveIntegerField(null=True, help_text="Seen on it last.")
+    error = models.CharField(max_length=500, blank=True)
+    started_at = models.DateTimeField(null=True)
+    step_since = models.DateTimeField(null=True)
+    idle_since = models.DateTimeField(null=True, help_text="First of the looks that found nothing.")
+    finished_at = models.DateTimeField(null=True)
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(
+                fields=["rebalance", "seq"], name="one_move_per_rebalance_and_seq"
+            )
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.instance} {self.from_role} -> {self.to_role}: {self.step}"
 
 
 class Action(models.Model):

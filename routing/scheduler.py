@@ -15,11 +15,19 @@ from typing import Any
 
 from django.db import transaction
 
-from routing import announce, commands, delivery, fleets
+from routing import announce, commands, delivery, fleets, rebalance
 from routing.core.decide import decide
 from routing.core.scenario import Scenario
-from routing.core.types import ClusterPlan, Observation, Plan, Verdict, to_jsonable
-from routing.models import Decision, Fleet, Hold, Policy, Tick
+from routing.core.types import (
+    ClusterPlan,
+    Memory,
+    Observation,
+    Plan,
+    RoleChange,
+    Verdict,
+    to_jsonable,
+)
+from routing.models import Decision, Fleet, Hold, Policy, Rebalance, Tick
 from routing.observe import observe
 
 SAME_ADVICE_RATIO = 0.05
@@ -38,9 +46,16 @@ def run_tick(fleet_name: str, *, now: datetime.datetime, tick_s: float) -> Tick 
         commands.expire_holds(fleet=fleet, now=now)
         policy = Policy.objects.get(fleet=fleet)
         scenario = fleets.scenario_of(fleet)
-        observation = observe(fleet.pk, scenario, at_s=now.timestamp())
+        memory = fleets.memory_after(fleets.newest_tick(fleet))
+        seen = observe(
+            fleet.pk,
+            scenario,
+            at_s=now.timestamp(),
+            lengths_since_s=memory.lengths_since_s,
+        )
+        observation = _with_role_changes(seen, fleet)
         running = fleets.newest_adopted(fleet)
-        verdict = _verdict(fleet, policy, scenario, observation, running, now)
+        verdict = _verdict(fleet, policy, scenario, observation, running, memory, now)
         tick = Tick.objects.create(
             fleet=fleet,
             seq=seq,
@@ -53,6 +68,8 @@ def run_tick(fleet_name: str, *, now: datetime.datetime, tick_s: float) -> Tick 
             duration_ms=1000.0 * (time.perf_counter() - started_s),
         )
         decision = _record(fleet, policy, tick, verdict, running, now)
+        if decision is not None and decision.version is not None:
+            _open_rebalances(policy, decision, verdict.plan, observation, now)
         in_force = decision if decision is not None and decision.version is not None else running
         for message in _messages(fleet, tick, observation, verdict, decision, in_force):
             transaction.on_commit(partial(announce.publish, message))
@@ -71,9 +88,9 @@ def _verdict(
     scenario: Scenario,
     observation: Observation,
     running: Decision | None,
+    memory: Memory,
     now: datetime.datetime,
 ) -> Verdict:
-    memory = fleets.memory_after(fleets.newest_tick(fleet))
     holds = commands.open_holds(fleet, now)
     earlier = running or fleets.newest_of_any_epoch(fleet)
     if running is None and policy.mode == "active":
@@ -176,6 +193,65 @@ def _record(
     )
     delivery.open_deliveries(decision, now)
     return decision
+
+
+def _with_role_changes(observation: Observation, fleet: Fleet) -> Observation:
+    """The observation, knowing how the newest move of each cluster's roles stands."""
+    newest = rebalance.newest(fleet)
+    pd = {
+        name: dataclasses.replace(seen, role_change=_role_change(newest[name]))
+        if name in newest
+        else seen
+        for name, seen in observation.pd.items()
+    }
+    return dataclasses.replace(observation, pd=pd)
+
+
+def _role_change(row: Rebalance) -> RoleChange:
+    return RoleChange(
+        id=row.pk,
+        state="running" if row.finished_at is None else row.state,
+        n_prefill=row.to_n_prefill,
+        n_decode=row.to_n_decode,
+        since_s=row.created_at.timestamp(),
+        ended_at_s=row.finished_at and row.finished_at.timestamp(),
+        why=row.reason,
+    )
+
+
+def _open_rebalances(
+    policy: Policy, decision: Decision, plan: Plan, seen: Observation, now: datetime.datetime
+) -> None:
+    """Begin what it takes for engines to run the plan's roles, where they do not already."""
+    limits = fleets.params_of(policy, [])
+    for name, cluster in plan.clusters.items():
+        before = _roles_before(decision, name)
+        wanted = (cluster.n_prefill, cluster.n_decode)
+        observed = (seen.pd[name].n_prefill, seen.pd[name].n_decode)
+        # A first plan only says what is thought to run: it moves nothing.
+        if before is None or wanted in (observed, before):
+            continue
+        change = seen.pd[name].role_change
+        if change is not None and change.state == "running":
+            continue  # it sees the newer plan and stops; the loop asks again once it has ended
+        known = observed if all(observed) else before
+        rebalance.open_for(
+            decision=decision,
+            cluster=name,
+            from_n_prefill=known[0],
+            from_n_decode=known[1],
+            to_n_prefill=wanted[0],
+            to_n_decode=wanted[1],
+            deadline_s=limits.rebalance_deadline_s,
+            drain_timeout_s=limits.drain_timeout_s,
+            now=now,
+        )
+
+
+def _roles_before(decision: Decision, cluster: str) -> tuple[int, int] | None:
+    """What the plan before this one asked for."""
+    before = (decision.previous or {"clusters": {}})["clusters"].get(cluster)
+    return None if before is None else (before["n_prefill"], before["n_decode"])
 
 
 def _said_before(fleet: Fleet, plan: Plan) -> bool:

@@ -8,7 +8,7 @@ from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
 from routing import commands, knobs
-from routing.models import Action, Decision, Fleet, Hold, Policy, Tick
+from routing.models import Action, Decision, Fleet, Hold, Policy, Rebalance, RoleMove, Tick
 from routing.series import changes
 from telemetry.models import ApiToken
 from telemetry.tokens import SCOPES
@@ -47,6 +47,17 @@ class HoldPlaceSerializer(Strict):
     owner = serializers.CharField(required=False, help_text="Default: whoever asks.")
     reason = serializers.CharField(max_length=500)
     expires_at = serializers.DateTimeField()
+
+
+class RollBackSerializer(Strict):
+    owner = serializers.CharField(required=False, help_text="Default: whoever asks.")
+    reason = serializers.CharField(max_length=commands.MAX_ROLL_BACK_REASON)
+    expires_at = serializers.DateTimeField()
+
+
+class DeliveryCancelSerializer(Strict):
+    router = serializers.CharField(max_length=300)
+    reason = serializers.CharField(max_length=500)
 
 
 class ReasonSerializer(Strict):
@@ -120,6 +131,7 @@ class ClusterPlanSerializer(serializers.Serializer):
     threshold_tokens = serializers.IntegerField(allow_null=True)
     band = serializers.ListField(child=serializers.IntegerField(), allow_null=True)
     cache_mode = serializers.CharField()
+    moves = serializers.DictField(child=serializers.IntegerField())
     remote = serializers.DictField(child=serializers.FloatField())
     max_remote_in_flight = serializers.IntegerField(allow_null=True)
     n_prefill = serializers.IntegerField()
@@ -156,6 +168,36 @@ class TickDetailSerializer(TickSerializer):
         fields = (*TickSerializer.Meta.fields, "observed", "verdict")
 
 
+class RoleMoveSerializer(serializers.ModelSerializer):
+    """One instance that changes its role. `requests` was last seen on it; null: not looked yet."""
+
+    class Meta:
+        model = RoleMove
+        fields = (
+            "seq", "instance", "url", "from_role", "to_role", "step", "requests", "error",
+            "started_at", "step_since", "finished_at",
+        )  # fmt: skip
+
+
+class RebalanceSerializer(serializers.ModelSerializer):
+    """A move of a PD cluster's roles, from what, to what, and how far each instance is."""
+
+    moves = serializers.SerializerMethodField()
+
+    class Meta:
+        model = Rebalance
+        fields = (
+            "id", "cluster", "decision", "from_n_prefill", "from_n_decode", "to_n_prefill",
+            "to_n_decode", "state", "ends_as", "reason", "waiting_for", "requested_by",
+            "drain_timeout_s", "created_at", "deadline_at", "updated_at", "finished_at", "moves",
+        )  # fmt: skip
+
+    @extend_schema_field(RoleMoveSerializer(many=True))
+    def get_moves(self, rebalance: Rebalance) -> Any:
+        moves = sorted(rebalance.moves.all(), key=lambda move: move.seq)
+        return RoleMoveSerializer(moves, many=True).data
+
+
 class RouterDeliverySerializer(serializers.Serializer):
     router = serializers.CharField()
     state = serializers.CharField()
@@ -165,7 +207,11 @@ class RouterDeliverySerializer(serializers.Serializer):
 
 
 class DeliverySerializer(serializers.Serializer):
-    """How far a decision got: advised, unclaimed, sent, accepted, applied, failed, superseded."""
+    """How far a decision got.
+
+    advised, unclaimed, sent, accepted, applied, failed, superseded or cancelled: the state of the
+    router that is furthest from running it.
+    """
 
     state = serializers.CharField()
     n_applied = serializers.IntegerField()

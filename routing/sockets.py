@@ -2,7 +2,8 @@
 
 The database is the truth and Redis the bell: one subscriber per process hears that a plan was
 issued, and every `REREAD_S` the newest plan is read again, so a lost message costs seconds. Only
-the newest plan is ever sent, never a queue of old ones.
+the newest plan is ever sent, never a queue of old ones. What gates tell each other of caches goes
+the same way, after the plan (`cache_relay`).
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import asyncio
 import contextlib
 import json
 import logging
+import random
 import time
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -26,7 +28,7 @@ from django.db import DatabaseError
 from django.utils import timezone
 from redis.exceptions import RedisError
 
-from routing import announce, delivery
+from routing import announce, cache_epochs, cache_relay, delivery
 from routing.models import Fleet
 from telemetry import tokens
 
@@ -57,6 +59,10 @@ class Ack(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     error: str | None = None
 
 
+class _Typed(msgspec.Struct):
+    type: str | None = None
+
+
 class PlanFeed:
     """The newest plan of each watched fleet, in this process. Use it from one event loop."""
 
@@ -67,15 +73,14 @@ class PlanFeed:
         self._deaf = False
 
     @contextlib.asynccontextmanager
-    async def watch(self, fleet: str) -> AsyncIterator[asyncio.Event]:
-        """An event that is set whenever `newest(fleet)` may have changed."""
-        event = asyncio.Event()
+    async def watch(self, fleet: str, event: asyncio.Event) -> AsyncIterator[None]:
+        """Sets `event` whenever `newest(fleet)` may have changed."""
         self._watchers.setdefault(fleet, set()).add(event)
         if self._task is None:
             self._task = asyncio.create_task(self._run())
         try:
             await self._reread(fleet)
-            yield event
+            yield
         finally:
             self._watchers[fleet].discard(event)
             if not self._watchers[fleet]:
@@ -98,7 +103,7 @@ class PlanFeed:
                 self._deaf = True
             except Exception:  # one odd message must not end the deliveries of all
                 log.exception("a plan announcement could not be read")
-            await asyncio.sleep(_RETRY_S)
+            await asyncio.sleep(_RETRY_S * random.uniform(0.5, 1.5))
             await self._reread_all()
 
     async def _listen(self) -> None:
@@ -149,6 +154,9 @@ class PlanConsumer(AsyncWebsocketConsumer):
     """
 
     feed = PlanFeed()
+    caches = cache_relay.CacheRelay(
+        settings.REDIS_URL, lambda fleet: _in_database(_instances, fleet)
+    )
 
     async def connect(self) -> None:
         self.writer: asyncio.Task[None] | None = None
@@ -160,7 +168,10 @@ class PlanConsumer(AsyncWebsocketConsumer):
             await self.close(REFUSED)
             return
         self.heard_at_s = time.monotonic()
-        self.complained = False
+        self.complained = self.too_many = False
+        self.changed = asyncio.Event()
+        self.inbox = cache_relay.Inbox(self.changed)
+        self.allowance = cache_relay.Allowance(self.heard_at_s)
         await self.accept()
         self.writer = asyncio.create_task(self._serve())
 
@@ -172,36 +183,55 @@ class PlanConsumer(AsyncWebsocketConsumer):
 
     async def receive(self, text_data: str | None = None, bytes_data: bytes | None = None) -> None:
         self.heard_at_s = time.monotonic()
+        raw = text_data or bytes_data or b""
         try:
-            ack = msgspec.json.decode(text_data or bytes_data or b"", type=Ack)
-            await _in_database(_record, self.fleet_name, ack)
-        except (msgspec.DecodeError, delivery.AckError) as exc:
+            if msgspec.json.decode(raw, type=_Typed).type is None:
+                ack = msgspec.json.decode(raw, type=Ack)
+                await _in_database(_record, self.fleet_name, ack)
+            else:
+                self._pass_on(raw)
+        except (msgspec.DecodeError, delivery.AckError, cache_relay.CacheError) as exc:
             if not self.complained:
-                log.warning("an ack for %s was not understood: %s", self.fleet_name, exc)
+                log.warning("a message for %s was not understood: %s", self.fleet_name, exc)
             self.complained = True
             await self.send(json.dumps({"type": "error", "error": str(exc)}))
 
+    def _pass_on(self, raw: str | bytes) -> None:
+        """What this router says of caches, to the others. Raises CacheError."""
+        if not self.allowance.take(self.heard_at_s):
+            if not self.too_many:
+                log.warning("a router of %s says too much of caches", self.fleet_name)
+            self.too_many = True
+            return
+        message = cache_relay.parse(raw, fleet=self.fleet_name, now_s=time.time())
+        self.caches.publish(self.fleet_name, self.inbox, message)
+
     async def _serve(self) -> None:
         try:
-            await self._write()
+            with self.caches.delivering(self.fleet_name, self.inbox):
+                await self._write()
         except Exception:
             # The router comes back by itself, and asks over HTTP meanwhile.
             log.exception("the plan socket of %s failed", self.fleet_name)
             await self.close(FAILED)
 
     async def _write(self) -> None:
-        """Send the newest plan when it changes; between, see that the router may still listen."""
+        """Send the newest plan when it changes; between, what others tell of caches, and see that
+        the router may still listen."""
         sent: dict[str, Any] | None = None
         check_at_s = time.monotonic() + RECHECK_S
-        async with self.feed.watch(self.fleet_name) as changed:
+        async with self.feed.watch(self.fleet_name, self.changed):
             while True:
-                changed.clear()
+                self.changed.clear()
                 newest = self.feed.newest(self.fleet_name)
                 if _order(newest) > _order(sent):
                     await self.send(json.dumps(newest))
                     sent = newest
+                if (told := self.inbox.take()) is not None:
+                    await self.send(told)
+                    self.changed.set()  # one at a time: a plan that came meanwhile goes first
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(changed.wait(), check_at_s - time.monotonic())
+                    await asyncio.wait_for(self.changed.wait(), check_at_s - time.monotonic())
                 if time.monotonic() < check_at_s:
                     continue
                 if not await self._allowed():
@@ -232,6 +262,10 @@ def _may_route(secret: str, fleet: str) -> bool:
 
 def _newest_document(fleet: str) -> dict[str, Any] | None:
     return delivery.newest_document(Fleet.objects.get(pk=fleet))
+
+
+def _instances(fleet: str) -> cache_epochs.Seen:
+    return cache_epochs.look(fleet, now_s=time.time())
 
 
 def _record(fleet: str, ack: Ack) -> None:

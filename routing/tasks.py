@@ -9,7 +9,7 @@ from celery import shared_task
 from django.conf import settings
 from django.utils import timezone
 
-from routing import delivery, scheduler
+from routing import delivery, rebalance_driver, scheduler
 from routing.models import Fleet
 
 TICKS_KEPT = datetime.timedelta(days=3)
@@ -28,6 +28,12 @@ def tick() -> None:
             scheduler.run_tick(name, now=timezone.now(), tick_s=settings.ENV["CONSOLE_TICK_S"])
         except Exception:
             log.exception("the tick of fleet %s failed", name)
+
+
+@shared_task(name="routing.rebalance")
+def rebalance() -> None:
+    """Take every rebalance under way as far as it goes now."""
+    rebalance_driver.drive(timezone.now)
 
 
 @shared_task(name="routing.prune")

@@ -160,6 +160,8 @@ def test_each_table_is_written_by_one_module() -> None:
         "Decision": {"routing/scheduler.py"},
         "Delivery": {"routing/delivery.py"},
         "RouterState": {"routing/delivery.py"},
+        "Rebalance": {"routing/rebalance.py"},
+        "RoleMove": {"routing/rebalance.py"},
         "Action": {"routing/audit.py"},
         "ApiToken": {"telemetry/tokens.py"},
     }

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from console.asgi import Console
-from routing import sockets
+from routing import cache_relay, sockets
 
+cache_relay.CHECK_S = 0.2
 sockets.REREAD_S = 0.3
 sockets.RECHECK_S = 0.2
 sockets.SILENT_S = 2.0

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from routing import commands, delivery, fleets, scheduler
-from routing.models import Decision, Delivery, Fleet, RouterState
+from routing.models import Action, Decision, Delivery, Fleet, RouterState
 from tests.routing.cases import NOW, Gate, after, feed, make_fleet
 
 pytestmark = pytest.mark.django_db
@@ -82,6 +82,7 @@ def test_the_document_says_what_routers_need(fleet: Fleet) -> None:
                 "threshold_tokens": 4000,
                 "band": [4000, 4000],
                 "cache_mode": "scarce",
+                "moves": {},
                 "remote": {"prfaas": 1.0},
                 "max_remote_in_flight": None,
                 "n_prefill": 3,
@@ -255,3 +256,58 @@ def test_a_gate_that_is_gone_for_a_day_no_longer_counts(fleet: Fleet) -> None:
     summary = delivery.summaries([decision])[decision.pk]
     assert (summary["state"], summary["n_applied"], summary["n_routers"]) == ("applied", 1, 1)
     assert [r.router for r in RouterState.objects.all()] == [GW]
+
+
+def summary(decision: Decision) -> dict[str, Any]:
+    return delivery.summaries([decision])[decision.pk]
+
+
+def silent_gate(fleet: Fleet) -> Decision:
+    """A plan that waits for a gate which was heard of a moment before it was pushed."""
+    first(fleet)
+    ack(fleet, (1, 1), at=after(1))
+    return issue(fleet, 9000, at=after(10))
+
+
+def cancel(decision: Decision, router: str = GW, reason: str = "rack is down") -> None:
+    delivery.cancel(decision, router=router, actor="ada", via="test", reason=reason, now=after(30))
+
+
+def test_an_operator_stops_waiting_for_a_gate_that_does_not_answer(fleet: Fleet) -> None:
+    """S-57."""
+    decision = silent_gate(fleet)
+    assert summary(decision)["state"] == "sent"
+    cancel(decision)
+    [row] = summary(decision)["routers"]
+    assert (row["state"], row["error"]) == ("cancelled", "ada: rack is down")
+    action = Action.objects.get(verb="delivery.cancel")
+    assert (action.actor, action.target) == ("ada", f"plan 1.2 to {GW}")
+    assert (action.before, action.after) == ({"state": "sent"}, {"state": "cancelled"})
+
+
+@pytest.mark.parametrize(
+    ("router", "reason", "field"),
+    [(GW, " ", "reason"), ("f1/pd/nobody", "x", "router")],
+)
+def test_what_is_not_waited_for_cannot_be_cancelled(
+    fleet: Fleet, router: str, reason: str, field: str
+) -> None:
+    decision = silent_gate(fleet)
+    with pytest.raises(commands.Refused) as refused:
+        cancel(decision, router, reason)
+    assert refused.value.field == field
+    ack(fleet, (1, 2), at=after(20))
+    with pytest.raises(commands.Refused, match="is not waited for: it is applied"):
+        cancel(decision)
+    assert not Action.objects.filter(verb="delivery.cancel").exists()
+
+
+def test_a_cancelled_wait_is_not_overtaken_and_proof_still_counts(fleet: Fleet) -> None:
+    decision = silent_gate(fleet)
+    cancel(decision)
+    newer = issue(fleet, 7000, at=after(40))
+    assert summary(decision)["state"] == "cancelled"
+    ack(fleet, (1, 1), at=after(200))
+    assert delivery.newest_document(fleet)["version"] == newer.version
+    ack(fleet, (1, 2), at=after(201))
+    assert summary(decision)["state"] == "applied", "it did run it"

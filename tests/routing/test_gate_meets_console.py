@@ -77,3 +77,27 @@ def test_after_a_restore_from_backup_a_raised_epoch_takes_the_gate_over(
     run_tick(fleet, timezone.now() + timedelta(seconds=60))
     wait_for(lambda: state(fleet) == "applied")
     assert RouterState.objects.get(fleet=fleet).epoch_running == 2
+
+
+def test_a_gate_that_hangs_is_no_longer_waited_for_and_comes_back_to_the_newest(
+    gate: subprocess.Popen[str], fleet: Fleet
+) -> None:
+    """S-57."""
+    issue(fleet, 5_000)
+    wait_for(lambda: state(fleet) == "applied")
+    gate.send_signal(signal.SIGSTOP)
+    issue(fleet, 6_000)
+    missed = fleets.newest_adopted(fleet)
+    assert missed is not None
+    assert state(fleet) == "sent"
+    delivery.cancel(
+        missed, router=f"{fleet.pk}/pd/gw-1", actor="ada", via="test", reason="hangs",
+        now=timezone.now(),
+    )  # fmt: skip
+    assert state(fleet) == "cancelled"
+    issue(fleet, 7_000)
+    gate.send_signal(signal.SIGCONT)
+    wait_for(lambda: state(fleet) == "applied")
+    newest = fleets.newest_adopted(fleet)
+    assert newest is not None
+    assert RouterState.objects.get(fleet=fleet).version_running == newest.version

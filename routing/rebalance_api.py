@@ -1,0 +1,70 @@
+"""REST for moves of a cluster's roles: look at them, give one up."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.db.models import QuerySet
+from django.shortcuts import get_object_or_404
+from django.urls import path
+from drf_spectacular.types import OpenApiTypes
+from drf_spectacular.utils import OpenApiParameter, extend_schema
+from rest_framework.generics import ListAPIView
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from routing import commands, rebalance
+from routing import serializers as s
+from routing.api import FleetMixin, Newest, by
+from routing.models import Rebalance
+
+
+class RebalanceList(FleetMixin, ListAPIView):
+    """Moves of roles, newest first; `?open=true` shows those under way."""
+
+    serializer_class = s.RebalanceSerializer
+    pagination_class = Newest
+    queryset = Rebalance.objects.all()
+
+    def get_queryset(self) -> QuerySet[Rebalance]:
+        rows = Rebalance.objects.filter(fleet=self.get_fleet()).prefetch_related("moves")
+        if self.request.query_params.get("open") == "true":
+            rows = rows.filter(state__in=rebalance.ACTIVE)
+        return rows
+
+    @extend_schema(parameters=[OpenApiParameter("open", OpenApiTypes.BOOL)])
+    def get(self, request: Request, *args: Any, **kwargs: Any) -> Response:
+        return super().get(request, *args, **kwargs)
+
+
+class RebalanceDetail(FleetMixin, APIView):
+    """One move of roles: each instance, the step it is in, what is waited for."""
+
+    @extend_schema(responses=s.RebalanceSerializer)
+    def get(self, request: Request, fleet: str, rebalance_id: int) -> Response:
+        found = get_object_or_404(Rebalance, pk=rebalance_id, fleet=self.get_fleet())
+        return Response(s.RebalanceSerializer(found).data)
+
+
+class RebalanceCancel(FleetMixin, APIView):
+    """Give up a move of roles; the instance under way gets its old role back."""
+
+    @extend_schema(request=s.ReasonSerializer, responses=s.RebalanceSerializer)
+    def post(self, request: Request, fleet: str, rebalance_id: int) -> Response:
+        found = get_object_or_404(Rebalance, pk=rebalance_id, fleet=self.get_fleet())
+        body = s.ReasonSerializer(data=request.data)
+        body.is_valid(raise_exception=True)
+        cancelled = commands.cancel_rebalance(
+            fleet=fleet, rebalance_id=found.pk, **body.validated_data, **by(request)
+        )
+        return Response(s.RebalanceSerializer(cancelled).data)
+
+
+_REBALANCES = "fleets/<slug:fleet>/rebalances"
+_ONE = f"{_REBALANCES}/<int:rebalance_id>"
+urlpatterns = [
+    path(_REBALANCES, RebalanceList.as_view(), name="api-rebalances"),
+    path(_ONE, RebalanceDetail.as_view(), name="api-rebalance"),
+    path(f"{_ONE}/cancel", RebalanceCancel.as_view(), name="api-cancel-rebalance"),
+]

@@ -1,0 +1,91 @@
+"""A rebalance of the lab's PD cluster, and how tests walk it through its passes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from routing import rebalance, rebalance_driver
+from routing.models import Action, Decision, Fleet, Rebalance, RoleMove
+from tests.routing.cases import after
+
+DEADLINE_S = 600.0
+STEPS = ("cordon", "drain", "switch", "verify", "uncordon")
+
+
+def decide(fleet: Fleet, roles: tuple[int, int], *, at_s: float = 0.0) -> Decision:
+    """A plan that wants those roles, in force."""
+    version = Decision.objects.filter(fleet=fleet).count() + 1
+    return Decision.objects.create(
+        fleet=fleet,
+        epoch=1,
+        version=version,
+        plan={"clusters": {"pd": {"n_prefill": roles[0], "n_decode": roles[1]}}},
+        reason="Test",
+        message="",
+        created_at=after(at_s),
+    )
+
+
+def open_for(
+    fleet: Fleet,
+    roles: tuple[int, int],
+    *,
+    at_s: float = 0.0,
+    deadline_s: float = DEADLINE_S,
+    drain_timeout_s: float = 60.0,
+) -> Rebalance:
+    """Opened as the loop would, from 2/2."""
+    return rebalance.open_for(
+        decision=decide(fleet, roles, at_s=at_s),
+        cluster="pd",
+        from_n_prefill=2,
+        from_n_decode=2,
+        to_n_prefill=roles[0],
+        to_n_decode=roles[1],
+        deadline_s=deadline_s,
+        drain_timeout_s=drain_timeout_s,
+        now=after(at_s),
+    )
+
+
+def drive(row: Rebalance, at_s: float) -> Rebalance:
+    """What one run of the task does at that second."""
+    rebalance_driver.run(row.pk, lambda: after(at_s))
+    row.refresh_from_db()
+    return row
+
+
+def finish(row: Rebalance, at_s: float, *, runs: int = 20) -> Rebalance:
+    """Run it each second until it has ended."""
+    for i in range(runs):
+        if drive(row, at_s + i).state not in rebalance.ACTIVE:
+            return row
+    raise AssertionError(f"still {row.state} after {runs} runs: {row.waiting_for}")
+
+
+def walk(row: Rebalance, at_s: float, until: Callable[[], bool]) -> float:
+    """Pass by pass, a second each, until something holds; the second it then is."""
+    for i in range(60):
+        if until():
+            return at_s + i
+        rebalance_driver.one_pass(row.pk, after(at_s + i))
+        row.refresh_from_db()
+    raise AssertionError(f"it never held: {row.state}, {row.waiting_for}")
+
+
+def move_of(row: Rebalance) -> RoleMove:
+    """The newest move that has begun."""
+    found = row.moves.exclude(step="planned").order_by("-seq").first()
+    assert found is not None, row.waiting_for or row.reason
+    return found
+
+
+def steps_of(row: Rebalance) -> list[str]:
+    """The steps its audit rows tell of, in order."""
+    rows = Action.objects.filter(verb="rebalance.step", target=f"rebalance {row.pk} of pd")
+    return [action.after["step"] for action in rows.order_by("id")]
+
+
+def verbs_of(row: Rebalance) -> list[str]:
+    rows = Action.objects.filter(target=f"rebalance {row.pk} of pd").order_by("id")
+    return [action.verb for action in rows if action.verb != "rebalance.step"]

@@ -1,0 +1,194 @@
+"""What stacks and engines answer is somebody else's: a wrong answer is told by URL and field."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import msgspec
+import pytest
+
+from routing import workers
+
+WORKER: dict[str, Any] = {
+    "id": "f1/pd/h20-1",
+    "url": "http://10.0.0.11:8000",
+    "worker_type": "prefill",
+    "status": "ready",
+    "requests": 3,
+    "lease_s": None,
+}
+LOAD: dict[str, Any] = {
+    "num_running_reqs": 2,
+    "num_waiting_reqs": 1,
+    "disagg_mode": "decode",
+    "epoch_s": 1.8e9,
+}
+SWITCHED = {"success": True, "message": "", "old_role": "decode", "new_role": "prefill"}
+
+
+class Peer:
+    """A server that answers everything with what a test puts here."""
+
+    def __init__(self) -> None:
+        self.status, self.body = 200, b""
+        self.headers: dict[str, str] = {}
+        self.asked: list[tuple[str, str, Any]] = []
+        self.drip_s = 0.0
+        peer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def answer(self) -> None:
+                n = int(self.headers.get("Content-Length", 0))
+                raw = self.rfile.read(n)
+                peer.asked.append((self.command, self.path, msgspec.json.decode(raw or b"null")))
+                self.send_response(peer.status)
+                for name, value in peer.headers.items():
+                    self.send_header(name, value)
+                self.end_headers()
+                try:
+                    for i in range(len(peer.body)) if peer.drip_s else ():
+                        self.wfile.write(peer.body[i : i + 1])
+                        time.sleep(peer.drip_s)
+                    if not peer.drip_s:
+                        self.wfile.write(peer.body)
+                except OSError:
+                    return  # the client has had enough
+
+            do_GET = do_PUT = do_POST = answer
+
+            def log_message(self, *args: Any) -> None:
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
+        self._thread.start()
+        self.url = f"http://127.0.0.1:{self._server.server_port}"
+
+    def says(self, document: Any, status: int = 200) -> None:
+        self.status, self.body = status, msgspec.json.encode(document)
+
+    def stop(self) -> None:
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+
+@pytest.fixture
+def peer() -> Iterator[Peer]:
+    running = Peer()
+    yield running
+    running.stop()
+
+
+def test_a_listing_is_read_by_id(peer: Peer) -> None:
+    peer.says({"workers": [WORKER], "more": "is nobody's business"})
+    [(id, worker)] = workers.listing(peer.url).items()
+    assert (id, worker.worker_type, worker.requests) == ("f1/pd/h20-1", "prefill", 3)
+    assert peer.asked == [("GET", "/workers", None)]
+
+
+def test_a_change_names_the_worker_by_the_end_of_its_id(peer: Peer) -> None:
+    peer.says({**WORKER, "id": "f1/pd/a b", "status": "draining"})
+    workers.put(peer.url, "f1/pd/a b", {"status": "draining", "lease_s": 30.0})
+    assert peer.asked == [("PUT", "/workers/a%20b", {"status": "draining", "lease_s": 30.0})]
+
+
+def test_what_an_engine_has_to_do_is_what_runs_and_what_waits(peer: Peer) -> None:
+    peer.says(LOAD)
+    assert workers.load(f"{peer.url}/").requests == 3
+    assert peer.asked == [("GET", "/v1/loads", None)]
+
+
+@pytest.mark.parametrize(
+    ("document", "named"),
+    [
+        ({}, "workers"),
+        ([], "object"),
+        ({"workers": [{**WORKER, "worker_type": "both"}]}, "workers[0].worker_type"),
+        ({"workers": [WORKER, {**WORKER, "requests": "3"}]}, "workers[1].requests"),
+        ({"workers": [{**WORKER, "requests": -1}]}, "workers[0].requests"),
+        ({"workers": [{**WORKER, "url": "file:///etc/passwd"}]}, "workers[0].url"),
+        ({"workers": [{**WORKER, "id": "a\nb"}]}, "workers[0].id"),
+        ({"workers": [WORKER, WORKER]}, "workers[1].id"),
+        ({"workers": [{k: v for k, v in WORKER.items() if k != "status"}]}, "status"),
+    ],
+)
+def test_a_wrong_field_is_named(peer: Peer, document: Any, named: str) -> None:
+    peer.says(document)
+    with pytest.raises(workers.WorkersError) as caught:
+        workers.listing(peer.url)
+    assert str(caught.value).startswith(f"{peer.url}/workers: ")
+    assert named in str(caught.value).replace("$.", "")
+
+
+@pytest.mark.parametrize("body", [b"<html>Bad gateway</html>", b"", b"\xff\xfe", b'{"a": NaN}'])
+@pytest.mark.parametrize("status", [200, 500])
+def test_what_is_no_json_is_no_answer(peer: Peer, body: bytes, status: int) -> None:
+    peer.status, peer.body = status, body
+    with pytest.raises(workers.WorkersError, match=f"{peer.url}/v1/loads: answers") as caught:
+        workers.load(peer.url)
+    assert not isinstance(caught.value, workers.Refusal)
+    assert len(str(caught.value)) < 400
+
+
+@pytest.mark.parametrize("status", [400, 404, 409, 422])
+def test_a_refusal_keeps_the_words_of_who_refuses(peer: Peer, status: int) -> None:
+    peer.says({"error": "it is the last one"}, status)
+    with pytest.raises(workers.Refusal, match="it is the last one") as caught:
+        workers.put(peer.url, "f1/pd/h20-1", {"status": "ready"})
+    assert caught.value.status == status
+
+
+def test_a_yes_that_shows_something_else_is_no_yes(peer: Peer) -> None:
+    peer.says(WORKER)
+    with pytest.raises(workers.WorkersError, match="answers 200 with status ready, not draining"):
+        workers.put(peer.url, "f1/pd/h20-1", {"status": "draining", "lease_s": 1.0})
+    peer.says({**SWITCHED, "success": False, "message": "no memory"})
+    with pytest.raises(workers.WorkersError, match="success False, new_role prefill: no memory"):
+        workers.switch(peer.url, "prefill")
+
+
+def test_an_engine_that_says_it_switched_is_asked_again(peer: Peer) -> None:
+    peer.says({**SWITCHED, **LOAD})
+    with pytest.raises(workers.WorkersError, match="switched to prefill, and still is decode"):
+        workers.switch(peer.url, "prefill")
+
+
+def test_no_redirect_is_followed(peer: Peer) -> None:
+    peer.status, peer.headers = 302, {"Location": f"{peer.url}/elsewhere"}
+    with pytest.raises(workers.WorkersError, match="answers 302"):
+        workers.listing(peer.url)
+    assert [path for _, path, _ in peer.asked] == ["/workers"]
+
+
+def test_no_answer_is_read_beyond_its_bound(peer: Peer) -> None:
+    peer.body = b" " * (workers.MAX_ANSWER_BYTES + 1)
+    with pytest.raises(workers.WorkersError, match="more than 1000000 bytes"):
+        workers.load(peer.url)
+
+
+def test_who_drips_is_not_listened_to_for_ever(peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers, "TIMEOUT_S", 0.1)
+    peer.says(LOAD)
+    peer.drip_s = 0.02
+    with pytest.raises(workers.WorkersError, match="needs more than"):
+        workers.load(peer.url)
+
+
+@pytest.mark.parametrize(
+    ("ask", "why"),
+    [
+        (lambda: workers.load("file:///etc/passwd"), "must begin with http"),
+        (lambda: workers.load("ftp://127.0.0.1/x"), "must begin with http"),
+        (lambda: workers.load("http://127.0.0.1:1"), "does not answer"),
+        (lambda: workers.load("http://127.0.0.1:nonsense"), "does not answer"),
+        (lambda: workers.listing("http://host name"), "does not answer"),
+    ],
+)
+def test_where_nobody_can_answer_the_url_is_named(ask: Callable[[], object], why: str) -> None:
+    with pytest.raises(workers.WorkersError, match=why):
+        ask()

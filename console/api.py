@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from typing import Any
 
 from django.core.exceptions import BadRequest, PermissionDenied
@@ -101,9 +102,14 @@ def bad_request(request: HttpRequest, exception: Exception) -> HttpResponse:
 
 def failed(request: HttpRequest) -> HttpResponse:
     """Django's handler500: what failed outside the API's views; Django has logged it."""
+    away = isinstance(sys.exception(), OperationalError)
     if request.path.startswith("/api/"):
+        if away:
+            return JsonResponse(error_body("the database does not answer", 503), status=503)
         message = "the console failed on this request; see its log"
         return JsonResponse(error_body(message, 500), status=500)
+    if away:
+        return HttpResponse(loader.get_template("503.html").render(), status=503)
     return server_error(request)
 
 

@@ -21,7 +21,7 @@ _django = get_asgi_application()
 
 from console.consumers import LiveConsumer, in_database  # noqa: E402
 from console.hub import Hub  # noqa: E402
-from console.live_source import load  # noqa: E402
+from console.live_source import acks, load  # noqa: E402
 from console.live_state import FleetState  # noqa: E402
 from console.origins import Guard  # noqa: E402
 from routing.sockets import PlanConsumer  # noqa: E402
@@ -38,7 +38,11 @@ class Console:
         self, *, heartbeat_s: float = 5.0, frame_s: float = 1.0, recheck_s: float = 60.0
     ) -> None:
         self._hub = Hub(
-            redis_url=settings.REDIS_URL, load=_load, heartbeat_s=heartbeat_s, frame_s=frame_s
+            redis_url=settings.REDIS_URL,
+            load=_load,
+            acks=in_database(acks),
+            heartbeat_s=heartbeat_s,
+            frame_s=frame_s,
         )
         self._ingest = ingest.service()
         live = LiveConsumer.as_asgi(

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import os
+import random
 import warnings
+from typing import Any
 
+import kombu
 from celery import Celery
+from celery.app.amqp import AMQP
 from celery.exceptions import CPendingDeprecationWarning
 from celery.platforms import SecurityWarning
 
@@ -18,6 +22,34 @@ warnings.filterwarnings("ignore", category=SecurityWarning)
 # Said at each lost connection, about tasks with late acknowledgement: there are none.
 warnings.filterwarnings("ignore", category=CPendingDeprecationWarning)
 
-app = Celery("console")
+
+def broker_waits(rng: random.Random) -> dict[str, float]:
+    """Seconds between attempts to reach a lost broker: the first, how much each grows, the longest.
+
+    Soon, because the loop stands still meanwhile; each process at moments of its own.
+    """
+    return {
+        "interval_start": rng.uniform(0.2, 1.0),
+        "interval_step": rng.uniform(0.3, 0.9),
+        "interval_max": rng.uniform(3.0, 5.0),
+    }
+
+
+class BrokerConnection(kombu.Connection):
+    """A connection that comes back at its own moments. `rng` may be replaced."""
+
+    rng = random.Random()
+
+    def ensure_connection(self, *args: Any, **kwargs: Any) -> BrokerConnection:
+        """Connect, retrying as asked; how long it waits is drawn unless the caller says."""
+        super().ensure_connection(*args, **{**broker_waits(self.rng), **kwargs})
+        return self
+
+
+class _Amqp(AMQP):
+    Connection = BrokerConnection
+
+
+app = Celery("console", amqp=_Amqp)
 app.config_from_object("django.conf:settings", namespace="CELERY")
 app.autodiscover_tasks()

@@ -32,7 +32,7 @@ UNPROCESSABLE = 422
 @never_cache
 def mode(request: HttpRequest, fleet: str) -> HttpResponse:
     """Active, advisory, paused: the kill switch. Confirming names what stops and what goes on."""
-    policy = _policy(fleet)
+    policy = policy_of(fleet)
     if request.method == "POST":
         form = ModeForm(request.POST)
         if not form.is_valid():
@@ -49,7 +49,7 @@ def mode(request: HttpRequest, fleet: str) -> HttpResponse:
                 now=timezone.now(),
             )
         except commands.Stale:
-            return _conflict(
+            return conflict(
                 request,
                 fleet,
                 what="mode",
@@ -83,7 +83,7 @@ def _mode_page(
 @never_cache
 def hold(request: HttpRequest, fleet: str) -> HttpResponse:
     """Pin a plan. The filled form is a GET that shows the blast radius; confirming is the POST."""
-    policy = _policy(fleet)
+    policy = policy_of(fleet)
     scenario = fleets.scenario_of(policy.fleet)
     clusters = [cluster.name for cluster in scenario.clusters if cluster.kind == "pd"]
     sent = request.POST if request.method == "POST" else request.GET
@@ -130,7 +130,7 @@ def _would_be_refused(policy: Policy, form: HoldForm) -> bool:
 def _place_hold(request: HttpRequest, policy: Policy, form: HoldForm) -> HttpResponse:
     asked, now = form.cleaned_data, timezone.now()
     if request.POST.get("version") != str(policy.version):
-        return _conflict(
+        return conflict(
             request,
             policy.fleet_id,
             what="mode",
@@ -284,15 +284,16 @@ def revoke_token(request: HttpRequest, token_id: int) -> HttpResponse:
     return render(request, "revoke.html", context)
 
 
-def _policy(fleet: str) -> Policy:
+def policy_of(fleet: str) -> Policy:
+    """The fleet's policy; 404 for a fleet that does not exist."""
     return get_object_or_404(Policy.objects.select_related("fleet"), fleet_id=fleet)
 
 
-def _conflict(
+def conflict(
     request: HttpRequest, fleet: str, *, what: str, seen: str, seen_version: Any, wanted: str
 ) -> HttpResponse:
     """Somebody was faster: what you saw, what it is now and by whom, what you asked for."""
-    policy = _policy(fleet)
+    policy = policy_of(fleet)
     context = {
         "fleet": policy.fleet,
         "policy": policy,

@@ -24,6 +24,13 @@ STALE_AFTER_S = 15.0
 """An agent or router silent for longer is stale (docs/operations.md, What to watch)."""
 FORGOTTEN_AFTER_S = 86_400.0
 """An agent or router silent for a day no longer counts towards `n of m`."""
+
+
+def loop_stale_s(tick_s: float) -> float:
+    """How old the newest tick may be before the loop counts as silent."""
+    return max(3 * tick_s, 6.0)
+
+
 RANGES = {"5m": 300, "15m": 900, "1h": 3600, "6h": 21_600, "24h": 86_400}
 DEFAULT_RANGE = "15m"
 _MODES = {
@@ -138,8 +145,11 @@ def _nav(fleet: str | None, current: str | None, role: Role) -> list[dict[str, A
     if fleet:
         pages = [
             ("Overview", "fleet-overview", "overview", ()),
-            ("Fleet", "fleet", "fleet", ("mode", "hold", "release")),
-            ("Decisions", "decisions", "decisions", ("decision", "tick")),
+            ("Fleet", "fleet", "fleet", ("mode", "hold", "release", "cancel-rebalance")),
+            (
+                *("Decisions", "decisions", "decisions"),
+                ("decision", "tick", "roll-back", "cancel-delivery"),
+            ),
         ]
     else:
         pages = [("Overview", "overview", "overview", ())]
@@ -181,7 +191,7 @@ def _loop_mark(fleet: str, now: datetime) -> Mark:
     if at is None:
         return Mark(*OFF, "loop has not run yet")
     age_s = (now - at).total_seconds()
-    if age_s > max(3 * settings.ENV["CONSOLE_TICK_S"], 6.0):
+    if age_s > loop_stale_s(settings.ENV["CONSOLE_TICK_S"]):
         return Mark(*WARN, f"loop silent since {figures.clock(at)}")
     return Mark(*GOOD, f"loop {figures.age(age_s)}")
 

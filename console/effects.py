@@ -9,11 +9,11 @@ from typing import Any
 
 from console import figures
 from console.context import STALE_AFTER_S
-from console.plans import cluster_words
+from console.plans import cluster_words, roles
 from routing import commands, fleets, knobs
 from routing.core.decide import decide
 from routing.core.types import Memory, Observation, Prediction, Verdict, from_jsonable
-from routing.models import Decision, Hold, Policy, RouterState, Tick
+from routing.models import Decision, Hold, Policy, Rebalance, RouterState, Tick
 
 MODE_TITLES = {"active": "Activate the loop", "advisory": "Only advise", "paused": "Pause the loop"}
 _AFTER = {
@@ -99,7 +99,8 @@ def of_hold(policy: Policy, asked: dict[str, Any], now: datetime) -> Effects:
     """What holding a plan would move, by the model at the traffic of the last tick."""
     until = now + timedelta(seconds=asked["span_s"])
     where = asked["cluster"] or "every PD cluster"
-    items = [_moves(line) for line in _hold_moves(policy, asked, until, now)]
+    held = [asked["cluster"]] if asked["cluster"] else _pd_clusters(policy)
+    items = [_moves(line) for line in _hold_moves(policy, dict.fromkeys(held, asked), now)]
     items += [
         _stops(
             f"deciding for {where} until {figures.stamp(until)}, also for congestion or a link "
@@ -108,17 +109,96 @@ def of_hold(policy: Policy, asked: dict[str, Any], now: datetime) -> Effects:
         _goes_on(_others_words(policy, asked["cluster"])),
         _undo("release the hold from the fleet page; the next tick is automatic again."),
     ]
-    if policy.mode != "active":
-        items.insert(
-            0,
-            Effect(
-                "warn",
-                "warn",
-                "Not now:",
-                f"the fleet is {policy.mode}, so the hold waits until it is active.",
-            ),
+    return Effects((*_not_now(policy, "the hold waits"), *items))
+
+
+def of_roll_back(policy: Policy, decision: Decision, now: datetime) -> Effects:
+    """What holding an earlier plan everywhere would move, and what of it does not come back."""
+    wanted = decision.plan["clusters"]
+    items = [_moves(line) for line in _hold_moves(policy, wanted, now)]
+    running = fleets.newest_adopted(policy.fleet)
+    runs = running.plan["clusters"] if running else {}
+    for cluster, plan in wanted.items():
+        if cluster in runs and roles(runs[cluster]) != roles(plan):
+            text = (
+                f"roles. {cluster} had {roles(plan)} in that plan and has {roles(runs[cluster])} "
+                "now; no instance is moved back."
+            )
+            items.append(Effect("warn", "warn", "Not part of it:", text))
+    items += [
+        _stops(
+            f"choosing t for {', '.join(wanted)} until the hold ends, also for congestion or a "
+            "link that is down."
+        ),
+        _goes_on("measuring, charts and the record of every tick."),
+        _undo(
+            "release the hold from the fleet page, or let it run out: from the next tick on the "
+            "loop is automatic again."
+        ),
+    ]
+    return Effects((*_not_now(policy, "the plan waits"), *items))
+
+
+def of_delivery_cancel(decision: Decision, router: RouterState | None, name: str) -> Effects:
+    """What it means that nobody waits for a router to run `decision` any more."""
+    goes_on = f"{name} is not known any more."
+    if router is not None:
+        runs = "no plan, everything local"
+        if router.version_running is not None:
+            runs = f"v{router.version_running}"
+        goes_on = (
+            f"{name}, last heard of at {figures.clock(router.last_seen_at)}, routes by {runs} "
+            "for as long as it lives."
         )
+    return Effects(
+        (
+            _moves(f"v{decision.version} counts as cancelled for {name}, with your reason."),
+            _goes_on(goes_on),
+            _goes_on(f"when {name} is back it is sent the newest plan, and that only."),
+            _undo("nothing to undo: once it says it runs the plan, that is recorded."),
+        )
+    )
+
+
+def of_rebalance_cancel(row: Rebalance) -> Effects:
+    """What is put back when a move of roles is given up, and what stays as it is."""
+    items = [_stops(f"moving instances of {row.cluster} towards {_target(row)}.")]
+    for move in row.moves.order_by("seq"):
+        name = move.instance.split("/", 1)[1]
+        if move.step == "planned":
+            items.append(_goes_on(f"{name} stays {move.from_role}: its move has not begun."))
+        elif move.step == "done":
+            items.append(_goes_on(f"{name} stays {move.to_role}: it has moved."))
+        elif move.step == "uncordon":
+            text = f"{name} has its new role, {move.to_role}, and is opened with it."
+            items.append(_goes_on(text))
+        elif move.step not in ("restore", "restored"):
+            on_it = f", with {move.requests} requests on it" if move.requests else ""
+            items.append(
+                _moves(
+                    f"{name} (step {move.step}{on_it}) is put back: {move.from_role} again, and "
+                    "it takes requests again."
+                )
+            )
+    items += [
+        _goes_on("requests: none is cut off. The plan itself, with t, stays in force."),
+        _undo(
+            "the loop may ask for these roles again after its rest; set roles_mode to fixed in the "
+            "policy to keep them."
+        ),
+    ]
     return Effects(tuple(items))
+
+
+def _target(row: Rebalance) -> str:
+    return f"{row.to_n_prefill} prefill and {row.to_n_decode} decode"
+
+
+def _not_now(policy: Policy, waits: str) -> tuple[Effect, ...]:
+    if policy.mode == "active":
+        return ()
+    text = f"the fleet is {policy.mode}, so {waits} until it is active."
+    return (Effect("warn", "warn", "Not now:", text),)
 
 
 def of_release(hold: Hold, now: datetime) -> Effects:
@@ -140,28 +220,35 @@ def of_release(hold: Hold, now: datetime) -> Effects:
     )
 
 
-def _hold_moves(policy: Policy, asked: dict[str, Any], until: datetime, now: datetime) -> list[str]:
+def _hold_moves(policy: Policy, wanted: dict[str, dict[str, Any]], now: datetime) -> list[str]:
+    """What holding `wanted` (cluster -> mode and t) changes, and what the model expects of it."""
     running = fleets.newest_adopted(policy.fleet)
+    runs = running.plan["clusters"] if running else {}
     lines = []
-    for cluster, plan in _clusters(running, asked["cluster"]).items():
-        before, wanted = cluster_words(plan), cluster_words(asked)
+    for cluster, asked in wanted.items():
+        words = cluster_words(asked)
+        if cluster not in runs:
+            lines.append(f"{cluster}'s first plan is {words}; gates send all local until then.")
+            continue
+        before = cluster_words(runs[cluster])
         lines.append(
-            f"{cluster} keeps {wanted}, what it runs now."
-            if before == wanted
-            else f"{cluster} goes from {before} to {wanted} with the next tick."
+            f"{cluster} keeps {words}, what it runs now."
+            if before == words
+            else f"{cluster} goes from {before} to {words} with the next tick."
         )
-    if not lines:
-        lines.append(f"the first plan is {cluster_words(asked)}; gates send all local until then.")
-    held = Hold(
-        fleet=policy.fleet,
-        cluster=asked["cluster"],
-        mode=asked["mode"],
-        threshold_tokens=asked["threshold_tokens"],
-        owner="",
-        reason="",
-        expires_at=until,
-    )
-    verdict = _verdict(policy, [held])
+    held = [
+        Hold(
+            fleet=policy.fleet,
+            cluster=cluster,
+            mode=asked["mode"],
+            threshold_tokens=asked["threshold_tokens"],
+            owner="",
+            reason="",
+            expires_at=now + commands.MAX_HOLD,
+        )
+        for cluster, asked in wanted.items()
+    ]
+    verdict = _verdict(policy, held)
     if verdict is None or verdict.current is None:
         lines.append("what that does to capacity is unknown: no tick measured demand and lengths.")
     else:
@@ -203,14 +290,12 @@ def _verdict(policy: Policy, holds: list[Hold]) -> Verdict | None:
     )
 
 
-def _clusters(running: Decision | None, only: str) -> dict[str, dict[str, Any]]:
-    plans = running.plan["clusters"] if running else {}
-    return {name: plan for name, plan in plans.items() if only in ("", name)}
+def _pd_clusters(policy: Policy) -> list[str]:
+    return [c.name for c in fleets.scenario_of(policy.fleet).clusters if c.kind == "pd"]
 
 
 def _others_words(policy: Policy, cluster: str) -> str:
-    names = [c.name for c in fleets.scenario_of(policy.fleet).clusters if c.kind == "pd"]
-    others = [name for name in names if cluster and name != cluster]
+    others = [name for name in _pd_clusters(policy) if cluster and name != cluster]
     if others:
         return f"measuring everywhere, and deciding for {', '.join(others)}."
     return "measuring, charts and the record of every tick."

@@ -134,13 +134,13 @@ class Embedded:
         return [name for name, (process, _) in self.processes.items() if process.poll() is not None]
 
     def restart(self, name: str) -> None:
-        """Start a service that died, at the same address as before."""
+        """Start a service that died, at the same address as before, without waiting for it."""
         if name == "postgres":
-            self._start_postgres()
+            self._spawn_postgres()
         else:
-            self._start_valkey()
+            self._spawn_valkey((self.state / "run" / "valkey.url").read_text())
 
-    def _start_postgres(self) -> str:
+    def _spawn_postgres(self) -> None:
         programs = self._postgres_programs()
         data = self.state / "pgdata"
         if not (data / "PG_VERSION").exists():
@@ -168,6 +168,9 @@ class Embedded:
             [programs / "postgres", "-D", data, "-h", "", "-k", self._run, *settings],
             signal.SIGINT,
         )
+
+    def _start_postgres(self) -> str:
+        self._spawn_postgres()
         where = {"host": str(self._run), "user": "console", "connect_timeout": 2}
 
         def ready() -> bool:
@@ -183,18 +186,22 @@ class Embedded:
         return f"postgresql://console@/console?host={self._run}"
 
     def _start_valkey(self) -> str:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        url = f"redis://:{secrets.token_urlsafe(16)}@127.0.0.1:{port}/0"
         address = self.state / "run" / "valkey.url"
-        if "valkey" in self.processes:
-            url = address.read_text()
-        else:
-            with socket.socket() as probe:
-                probe.bind(("127.0.0.1", 0))
-                port = probe.getsockname()[1]
-            url = f"redis://:{secrets.token_urlsafe(16)}@127.0.0.1:{port}/0"
-        password, _, rest = url.removeprefix("redis://:").partition("@")
-        port = int(rest.partition(":")[2].partition("/")[0])
         address.write_text(url)
         address.chmod(0o600)
+        self._spawn_valkey(url)
+        client = redis.Redis.from_url(url, socket_connect_timeout=2)
+        self._wait("valkey", client.ping, redis.exceptions.ConnectionError)
+        client.close()
+        return url
+
+    def _spawn_valkey(self, url: str) -> None:
+        password, _, rest = url.removeprefix("redis://:").partition("@")
+        port = int(rest.partition(":")[2].partition("/")[0])
         config = self._run / "valkey.conf"
         config.write_text(
             f'bind 127.0.0.1\nport {port}\nrequirepass {password}\nsave ""\nappendonly no\n'
@@ -203,10 +210,6 @@ class Embedded:
         config.chmod(0o600)
         self._give(config)
         self._spawn("valkey", [self._valkey_program(), config], signal.SIGTERM)
-        client = redis.Redis.from_url(url, socket_connect_timeout=2)
-        self._wait("valkey", client.ping, redis.exceptions.ConnectionError)
-        client.close()
-        return url
 
     def _refuse_a_second_console(self) -> None:
         lock = (self.state / "lock").open("w")

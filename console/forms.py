@@ -70,8 +70,27 @@ class HoldForm(forms.Form):
         return found
 
 
+class RollBackForm(forms.Form):
+    """For how long an earlier plan is held, and why."""
+
+    span_s = forms.TypedChoiceField(choices=HOLD_SPANS, coerce=int, label="For", initial=3600)
+    reason = forms.CharField(
+        max_length=commands.MAX_ROLL_BACK_REASON,
+        label="Why",
+        error_messages={"required": "Say why: others will see the hold and wonder."},
+    )
+
+
 class ReasonForm(forms.Form):
     reason = forms.CharField(max_length=500, required=False)
+
+
+class NeededReasonForm(forms.Form):
+    reason = forms.CharField(
+        max_length=500,
+        label="Why",
+        error_messages={"required": "Say why: it stands in the audit with your name."},
+    )
 
 
 class TokenForm(forms.Form):

@@ -21,7 +21,7 @@ import msgspec
 import redis.asyncio
 from prometheus_client import Counter, Gauge
 
-from console.live_state import FleetState
+from console.live_state import REREAD_S, Ack, FleetState
 from routing import announce
 from telemetry import publish, wire
 
@@ -32,12 +32,13 @@ SKIPPED = Counter(
     "prfaas_console_skipped_frames", "Frames replaced before a slow socket took them."
 )
 
-_EVENTS: Final = ("decision", "delivery", "policy")
+_EVENTS: Final = ("decision", "delivery", "policy", "rebalance")
 _MAX_EVENTS: Final = 200
 _FORGET_EVERY_S: Final = 30.0
 _REDIS_TIMEOUT_S: Final = 3.0
 _REDIS_QUIET_S: Final = 5.0
 _REDIS_SILENT_S: Final = 15.0
+_DATABASE_PATIENCE_S: Final = 5.0
 _RETRY_S: Final = (0.2, 0.5, 1.0, 2.0, 5.0)
 
 
@@ -82,6 +83,7 @@ class _Watched:
 class Hub:
     """Construct, `start` in the server's loop, `join` sockets. `load` reads a fleet's newest rows.
 
+    `acks` reads, by fleet, what only the database knows of routers; it fails when that is away.
     `SILENT` closes a socket that did not answer for two heartbeats.
     """
 
@@ -92,20 +94,28 @@ class Hub:
         *,
         redis_url: str,
         load: Callable[[str, float], Awaitable[FleetState]],
+        acks: Callable[[], Awaitable[dict[str, list[Ack]]]],
         heartbeat_s: float = 5.0,
         frame_s: float = 1.0,
+        acks_every_s: float = 5.0,
+        reread_s: float = REREAD_S,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.heartbeat_s = heartbeat_s
         self.frame_s = frame_s
         self.stream = secrets.token_hex(8)
+        self._acks_every_s = acks_every_s
+        self._reread_s = reread_s
         self._redis_url = redis_url
         self._load = load
+        self._acks = acks
         self._clock = clock
         self._watched: dict[str, _Watched] = {}
         self._loading: dict[str, asyncio.Lock] = {}
         self._decode = msgspec.msgpack.Decoder(list[wire.Batch]).decode
         self._redis_state = "connecting"
+        self._redis_away_s: float | None = None
+        self._database_away_s: float | None = None
         self._tasks: list[asyncio.Task[None]] = []
 
     @property
@@ -119,6 +129,8 @@ class Hub:
             asyncio.create_task(self._every(self.frame_s, self._broadcast), name="hub frames"),
             asyncio.create_task(self._every(self.heartbeat_s / 4, self._beat), name="hub beats"),
             asyncio.create_task(self._every(_FORGET_EVERY_S, self._forget), name="hub forgetting"),
+            asyncio.create_task(self._reread_forever(), name="hub reader"),
+            asyncio.create_task(self._read_acks_forever(), name="hub acks"),
         ]
 
     async def stop(self) -> None:
@@ -186,6 +198,9 @@ class Hub:
 
     def _encode(self, watched: _Watched, *, snapshot: bool, events: list[Any]) -> str:
         now_s = self._clock()
+        missing = watched.state.missing(
+            now_s, database_away_s=self._database_away_s, broker_away_s=self._redis_away_s
+        )
         return _json(
             {
                 "type": "frame",
@@ -194,6 +209,7 @@ class Hub:
                 "at_s": now_s,
                 "snapshot": snapshot,
                 **watched.state.body(now_s),
+                "missing": [finding.jsonable() for finding in missing],
                 "hub": {"redis": self._redis_state},
                 "events": events,
             }
@@ -236,7 +252,8 @@ class Hub:
                 if not self._redis_state.startswith("away"):
                     failures = 0
                     log.warning("live pages hear nothing, Redis is away: %s", exc)
-                    since = datetime.fromtimestamp(self._clock(), UTC)
+                    self._redis_away_s = self._clock()
+                    since = datetime.fromtimestamp(self._redis_away_s, UTC)
                     self._redis_state = f"away since {since:%Y-%m-%dT%H:%M:%SZ}"
                 failures += 1
             delay_s = _RETRY_S[min(failures, len(_RETRY_S)) - 1]
@@ -272,9 +289,50 @@ class Hub:
             return
         if self._redis_state != "connecting":
             log.info("Redis is back, live pages are read anew")
-            for fleet, watched in list(self._watched.items()):
-                await self._reload(fleet, watched)
+            await self._reload_all()
         self._redis_state = "ok"
+        self._redis_away_s = None
+
+    async def _reread_forever(self) -> None:
+        """While the broker carries nothing, pages that are open follow the database itself."""
+        while True:
+            await asyncio.sleep(self._reread_s)
+            if self._redis_away_s is None or self._database_away_s is not None:
+                continue
+            for fleet, watched in list(self._watched.items()):
+                if watched.sockets:
+                    try:
+                        watched.state = await self._load(fleet, self._clock())
+                    except Exception as exc:  # reading acks tells if it is the database
+                        log.warning("the live view of %s could not be re-read: %s", fleet, exc)
+
+    async def _read_acks_forever(self) -> None:
+        """Acks, and since when the database gives none; once it is back, everything is re-read."""
+        while True:
+            await asyncio.sleep(self._acks_every_s)
+            if not self.n_sockets:
+                continue
+            asked_s = self._clock()
+            reading = asyncio.ensure_future(self._acks())
+            done, _ = await asyncio.wait({reading}, timeout=_DATABASE_PATIENCE_S)
+            if not done:
+                self._database_away_s = self._database_away_s or asked_s
+                await asyncio.wait({reading})
+            failed = reading.exception()
+            if failed is not None:
+                if self._database_away_s is None:
+                    log.warning("the database does not answer: %s", failed)
+                    self._database_away_s = asked_s
+                continue
+            for fleet, watched in self._watched.items():
+                watched.state.acks = reading.result().get(fleet, [])
+            if self._database_away_s is not None:
+                self._database_away_s = None
+                await self._reload_all()
+
+    async def _reload_all(self) -> None:
+        for fleet, watched in list(self._watched.items()):
+            await self._reload(fleet, watched)
 
     async def _reload(self, fleet: str, watched: _Watched) -> None:
         for delay_s in _RETRY_S:
@@ -297,7 +355,7 @@ class Hub:
         if watched_fleet is None:
             return
         if message["type"] == "tick":
-            watched_fleet.state.loop = message
+            watched_fleet.state.apply_loop(message, plan_since_s=message["at_s"])
         elif message["type"] in _EVENTS and len(watched_fleet.events) < _MAX_EVENTS:
             watched_fleet.events.append(message)
 

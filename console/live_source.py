@@ -7,13 +7,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from console.live_state import FORGET_S, SHARE_WINDOW_S, FleetState
+from django.conf import settings
+
+from console.live_state import FORGET_S, SHARE_WINDOW_S, Ack, FleetState
 from routing import fleets, scheduler
-from routing.models import Fleet
+from routing.models import Fleet, RouterState
 from telemetry import store
 from telemetry.models import Agent, Source
 
 _WINDOW_BIN_S = 5.0
+_FAILING_BIN_S = 15.0
 
 
 def load(fleet_name: str, *, now_s: float) -> FleetState:
@@ -22,7 +25,7 @@ def load(fleet_name: str, *, now_s: float) -> FleetState:
     links = {
         f"{link['from']}->{link['to']}": link["gbps"] for link in fleet.scenario.get("links", [])
     }
-    state = FleetState(fleet.pk, link_gbps=links)
+    state = FleetState(fleet.pk, link_gbps=links, tick_s=settings.ENV["CONSOLE_TICK_S"])
     prefix = f"{fleet.pk}/"
     # A router's shares need a minute of readings, everything else only the newest.
     recent = store.window(
@@ -44,32 +47,72 @@ def load(fleet_name: str, *, now_s: float) -> FleetState:
         ),
     ]
     for reading in newest:
-        state.apply(reading)
-    for agent in _agents(prefix, state):
+        state.apply(reading, failing_since_s=_failing_since_s(reading, now_s))
+    sources = _sources(prefix, state)
+    for kind, path, agent in sources:
+        state.apply_reader(agent, kind, path)
+    for agent in Agent.objects.filter(name__in={name for _, _, name in sources}):
         state.apply_agent(agent.name, agent.last_seen_at.timestamp(), agent.skew_s)
+    state.acks = acks().get(fleet.pk, [])
     tick = fleets.newest_tick(fleet)
     if tick is not None:
-        state.loop = scheduler.tick_message(tick, fleets.newest_adopted(fleet))
+        plan = fleets.newest_adopted(fleet)
+        issued_at = plan.created_at if plan else tick.at
+        message = scheduler.tick_message(tick, plan)
+        state.apply_loop(message, plan_since_s=issued_at.timestamp())
     state.forget(now_s)
     return state
 
 
 def snapshot(fleet_name: str, *, now_s: float) -> dict[str, Any]:
     """One frame of the live socket, from the database alone. Raises Fleet.DoesNotExist."""
+    state = load(fleet_name, now_s=now_s)
     return {
         "type": "frame",
         "stream": None,
         "seq": None,
         "at_s": now_s,
         "snapshot": True,
-        **load(fleet_name, now_s=now_s).body(now_s),
+        **state.body(now_s),
+        "missing": [finding.jsonable() for finding in state.missing(now_s)],
         "events": [],
     }
 
 
-def _agents(prefix: str, state: FleetState) -> list[Agent]:
-    """The agents that report something of this fleet."""
+def acks() -> dict[str, list[Ack]]:
+    """By fleet, what its routers acknowledged last. Raises DatabaseError where nothing answers."""
+    found: dict[str, list[Ack]] = {}
+    for row in RouterState.objects.all():
+        plan = None
+        if row.epoch_running is not None and row.version_running is not None:
+            plan = (row.epoch_running, row.version_running)
+        ack = Ack(router=row.router, heard_s=row.last_seen_at.timestamp(), plan=plan)
+        found.setdefault(row.fleet_id, []).append(ack)
+    return found
+
+
+def _sources(prefix: str, state: FleetState) -> list[tuple[str, str, str]]:
+    """(kind, path, agent) of everything of this fleet that an agent reads."""
     sources = Source.objects.filter(path__startswith=prefix) | Source.objects.filter(
         kind="link", path__in=list(state.link_gbps)
     )
-    return list(Agent.objects.filter(name__in=sources.values("agent")))
+    return list(sources.values_list("kind", "path", "agent"))
+
+
+def _failing_since_s(reading: store.Reading, now_s: float) -> float | None:
+    """When the readings of a source began to fail, FORGET_S ago at most; None if they do not."""
+    if reading.state != "failed":
+        return None
+    recent = store.window(
+        reading.kind,
+        prefix=reading.path,
+        since_s=now_s - FORGET_S,
+        until_s=now_s + store.FUTURE_S,
+        bin_s=_FAILING_BIN_S,
+    ).get(reading.path, [])
+    began_s = reading.received_s
+    for earlier in reversed(recent):
+        if earlier.state != "failed":
+            break
+        began_s = min(began_s, earlier.received_s)
+    return began_s

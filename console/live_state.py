@@ -11,7 +11,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from console.context import STALE_AFTER_S
+from console import missing
+from console.context import FORGOTTEN_AFTER_S, STALE_AFTER_S, loop_stale_s
 from telemetry import store, wire
 from telemetry.store import Reading
 
@@ -19,6 +20,8 @@ SHARE_WINDOW_S: Final = 60.0
 SKEW_WINDOW_S: Final = 30.0
 FORGET_S: Final = 900.0
 """A source silent for this long leaves the live view; its history stays."""
+REREAD_S: Final = 5.0
+"""How often the database is read anew while the broker carries nothing."""
 
 
 @dataclass(frozen=True)
@@ -30,6 +33,15 @@ class _Mark:
     local: float
     remote: float
     ttft: dict[str, tuple[tuple[float, ...], tuple[float, ...]]]
+
+
+@dataclass(frozen=True)
+class Ack:
+    """What a router said last: that it lives, and which (epoch, version) it runs, if any."""
+
+    router: str
+    heard_s: float
+    plan: tuple[int, int] | None
 
 
 @dataclass
@@ -108,15 +120,25 @@ def histogram_quantile(
 
 
 class FleetState:
-    """One fleet. `link_gbps` are its links by id with the capacity its scenario gives them."""
+    """One fleet. `link_gbps` are its links by id with the capacity its scenario gives them.
 
-    def __init__(self, fleet: str, *, link_gbps: Mapping[str, float | None]) -> None:
+    `acks` are the newest of its routers that were read from the database.
+    """
+
+    def __init__(
+        self, fleet: str, *, link_gbps: Mapping[str, float | None], tick_s: float = 2.0
+    ) -> None:
         self.fleet = fleet
         self.link_gbps = dict(link_gbps)
         self.loop: dict[str, Any] | None = None
+        self.acks: list[Ack] = []
+        self._loop_stale_s = loop_stale_s(tick_s)
+        self._plan_since_s: float | None = None
         self._newest: dict[str, dict[str, Reading]] = {"instance": {}, "link": {}, "router": {}}
         self._windows: dict[str, _RouterWindow] = {}
         self._agents: dict[str, tuple[float, float]] = {}
+        self._reader: dict[tuple[str, str], str] = {}
+        self._failing_since_s: dict[tuple[str, str], float] = {}
         self._skew_at_s: dict[str, float] = {}
 
     def owns(self, sample: store.Sample) -> bool:
@@ -130,17 +152,38 @@ class FleetState:
         samples = (*batch.instances, *batch.links, *batch.routers)
         mine = [sample for sample in samples if self.owns(sample)]
         for sample in mine:
-            self.apply(store.from_sample(sample, received_s=received_s))
+            reading = store.from_sample(sample, received_s=received_s)
+            self.apply(reading)
+            self.apply_reader(batch.agent, reading.kind, reading.path)
         if mine:
             self.apply_agent(batch.agent, received_s, batch.sent_at_s - received_s)
 
-    def apply(self, reading: Reading) -> None:
-        """Take in one reading; one older than what is known changes nothing."""
+    def apply_loop(self, message: dict[str, Any], *, plan_since_s: float) -> None:
+        """Take in a tick (`scheduler.tick_message`); a plan that is new is from `plan_since_s`."""
+        if self.loop is None or _plan(self.loop) != _plan(message):
+            self._plan_since_s = plan_since_s
+        self.loop = message
+
+    def apply_reader(self, agent: str, kind: str, path: str) -> None:
+        """`agent` is the one that reads this source now."""
+        self._reader[kind, path] = agent
+
+    def apply(self, reading: Reading, *, failing_since_s: float | None = None) -> None:
+        """Take in one reading; one older than what is known changes nothing.
+
+        A failed one begins a failure, now or `failing_since_s`, unless one is known already.
+        """
         newest = self._newest[reading.kind]
         known = newest.get(reading.path)
         if known is not None and reading.at_s < known.at_s:
             return
         newest[reading.path] = reading
+        source = (reading.kind, reading.path)
+        if reading.state == "failed":
+            began_s = reading.received_s if failing_since_s is None else failing_since_s
+            self._failing_since_s.setdefault(source, began_s)
+        else:
+            self._failing_since_s.pop(source, None)
         if isinstance(reading.signals, wire.RouterSignals):
             window = self._windows.setdefault(reading.path, _RouterWindow())
             window.add(reading, reading.signals)
@@ -157,13 +200,93 @@ class FleetState:
         self._agents[name] = (received_s, shown_s)
 
     def forget(self, now_s: float) -> None:
-        """Drop what has been silent for FORGET_S."""
-        for newest in self._newest.values():
+        """Drop what has been silent for FORGET_S, and agents that were for FORGOTTEN_AFTER_S.
+
+        An agent is missed for longer: what it read leaves the view, that it is gone must not.
+        """
+        for kind, newest in self._newest.items():
             for path in [p for p, r in newest.items() if r.received_s < now_s - FORGET_S]:
                 del newest[path]
                 self._windows.pop(path, None)
-        for name in [n for n, (at_s, _) in self._agents.items() if at_s < now_s - FORGET_S]:
+                self._failing_since_s.pop((kind, path), None)
+        gone = [n for n, (at_s, _) in self._agents.items() if at_s < now_s - FORGOTTEN_AFTER_S]
+        for name in gone:
             del self._agents[name], self._skew_at_s[name]
+        self._reader = {source: a for source, a in self._reader.items() if a in self._agents}
+
+    def missing(
+        self,
+        now_s: float,
+        *,
+        database_away_s: float | None = None,
+        broker_away_s: float | None = None,
+    ) -> list[missing.Finding]:
+        """What is missing at `now_s`; the arguments say since when a server does not answer."""
+        reads: dict[str, list[tuple[str, str]]] = {}
+        for source, agent in self._reader.items():
+            reads.setdefault(agent, []).append(source)
+        view = missing.View(
+            fleet=self.fleet,
+            agents={name: heard_s for name, (heard_s, _) in self._agents.items()},
+            reads=reads,
+            sources=self._all_sources(now_s),
+            links=self.link_gbps,
+            loop=self._loop_facts(),
+            stale_s=STALE_AFTER_S,
+            loop_stale_s=self._loop_stale_s,
+            database_away_s=database_away_s,
+            broker_away_s=broker_away_s,
+            reread_s=REREAD_S,
+        )
+        return missing.findings(view, now_s)
+
+    def _all_sources(self, now_s: float) -> list[missing.Source]:
+        """Everything read by an agent, and routers by the newer of their reading and their ack."""
+        found = {
+            (kind, path): self._source(reading)
+            for kind, newest in self._newest.items()
+            for path, reading in newest.items()
+        }
+        for ack in self.acks:
+            if ack.heard_s < now_s - FORGOTTEN_AFTER_S:
+                continue
+            read = found.get(("router", ack.router))
+            if read is None or read.received_s <= ack.heard_s:
+                found["router", ack.router] = missing.Source(
+                    kind="router",
+                    path=ack.router,
+                    agent="",
+                    received_s=ack.heard_s,
+                    plan=ack.plan,
+                )
+        return list(found.values())
+
+    def _source(self, reading: Reading) -> missing.Source:
+        plan = None
+        if reading.plan_epoch is not None and reading.plan_version is not None:
+            plan = (reading.plan_epoch, reading.plan_version)
+        source = (reading.kind, reading.path)
+        return missing.Source(
+            kind=reading.kind,
+            path=reading.path,
+            agent=self._reader.get(source, ""),
+            received_s=reading.received_s,
+            failing_since_s=self._failing_since_s.get(source),
+            error=reading.error or "",
+            plan=plan,
+        )
+
+    def _loop_facts(self) -> missing.Loop | None:
+        if self.loop is None:
+            return None
+        return missing.Loop(
+            at_s=self.loop["at_s"],
+            mode=self.loop["mode"],
+            action=self.loop["action"],
+            reason=self.loop["reason"],
+            plan=_plan(self.loop),
+            plan_since_s=self._plan_since_s,
+        )
 
     def body(self, now_s: float) -> dict[str, Any]:
         """What a frame says of the fleet at `now_s`."""
@@ -225,6 +348,11 @@ class FleetState:
             "ttft_p50_s": p50_s,
             "ttft_p90_s": p90_s,
         }
+
+
+def _plan(loop: Mapping[str, Any]) -> tuple[int, int] | None:
+    plan = loop["plan"]
+    return plan and (plan["epoch"], plan["version"])
 
 
 def _head(reading: Reading) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from django.contrib.auth.views import LoginView, LogoutView
 from django.urls import path
 
-from console import changes, views
+from console import changes, undoing, views
 
 urlpatterns = [
     path(
@@ -20,8 +20,23 @@ urlpatterns = [
     path("fleets/<slug:fleet>/mode/", changes.mode, name="mode"),
     path("fleets/<slug:fleet>/hold/", changes.hold, name="hold"),
     path("fleets/<slug:fleet>/holds/<int:hold_id>/release/", changes.release, name="release"),
+    path(
+        "fleets/<slug:fleet>/rebalances/<int:rebalance_id>/cancel/",
+        undoing.cancel_rebalance,
+        name="cancel-rebalance",
+    ),
     path("fleets/<slug:fleet>/decisions/", views.decisions, name="decisions"),
     path("fleets/<slug:fleet>/decisions/<int:decision_id>/", views.decision, name="decision"),
+    path(
+        "fleets/<slug:fleet>/decisions/<int:decision_id>/rollback/",
+        undoing.roll_back,
+        name="roll-back",
+    ),
+    path(
+        "fleets/<slug:fleet>/decisions/<int:decision_id>/deliveries/cancel/",
+        undoing.cancel_delivery,
+        name="cancel-delivery",
+    ),
     path("fleets/<slug:fleet>/ticks/<int:seq>/", views.tick, name="tick"),
     path("audit/", views.audit, name="audit"),
     path("tokens/", changes.tokens, name="tokens"),

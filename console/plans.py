@@ -10,13 +10,23 @@ from console import figures
 _PLAN_FIELDS = (
     ("mode", "Mode"),
     ("threshold_tokens", "Threshold t"),
-    ("band", "Band"),
-    ("n_prefill", "Prefill instances"),
-    ("n_decode", "Decode instances"),
+    ("band", "Band around t"),
+    ("roles", "Roles"),
     ("remote", "Remote weights"),
-    ("cache_mode", "Cache mode"),
-    ("max_remote_in_flight", "Most remote in flight"),
+    ("cache_mode", "Caches"),
+    ("moves", "Prefixes moved"),
+    ("max_remote_in_flight", "Remote in flight, a gate"),
 )
+_ALSO = (
+    ("band", "band"),
+    ("moves", "prefixes moved"),
+    ("max_remote_in_flight", "remote in flight"),
+    ("remote", "remote weights"),
+)
+_CACHE_WORDS = {
+    "scarce": "scarce: each cluster's own",
+    "abundant": "abundant: prefixes may move",
+}
 _MODE_WORDS = {
     "always_local": "everything local",
     "always_remote": "everything remote",
@@ -52,7 +62,7 @@ def plan_changes(previous: dict[str, Any] | None, plan: dict[str, Any]) -> list[
     for cluster, after in plan["clusters"].items():
         before = before_all.get(cluster)
         for field, label in _PLAN_FIELDS:
-            was, now = (before or {}).get(field), after.get(field)
+            was, now = _field(before or {}, field), _field(after, field)
             if was is None and now is None:
                 continue
             rows.append(
@@ -70,18 +80,48 @@ def plan_changes(previous: dict[str, Any] | None, plan: dict[str, Any]) -> list[
     return rows
 
 
+def _field(plan: dict[str, Any], field: str) -> Any:
+    """A field's value; None where it is not set, or set to what it is without being set."""
+    if field == "roles":
+        return (plan["n_prefill"], plan["n_decode"]) if plan else None
+    if field == "band":
+        band = plan.get("band")
+        return None if band is None or band[0] == band[1] else tuple(band)
+    if field == "moves":
+        return plan.get("moves") or None
+    return plan.get(field)
+
+
 def _plan_value(field: str, value: Any) -> str:
     if value is None:
-        return "not set"
-    if field == "mode":
-        return _MODE_WORDS[value]
-    if field == "threshold_tokens":
-        return figures.tokens(value)
-    if field == "band":
-        return " … ".join(figures.tokens(bound) for bound in value)
-    if field == "remote":
-        return ", ".join(f"{name} {figures.significant(w)}" for name, w in value.items()) or "none"
-    return str(value)
+        unset = {"band": "none: t decides", "moves": "none", "max_remote_in_flight": "no limit"}
+        return unset.get(field, "not set")
+    match field:
+        case "mode":
+            return _MODE_WORDS[value]
+        case "threshold_tokens":
+            return figures.tokens(value)
+        case "band":
+            return f"{_span(value)}: the shorter wait decides"
+        case "roles":
+            return f"{value[0]} prefill, {value[1]} decode"
+        case "remote":
+            shares = (f"{name} {figures.significant(w)}" for name, w in value.items())
+            return ", ".join(shares) or "none"
+        case "cache_mode":
+            return _CACHE_WORDS[value]
+        case "moves":
+            return ", ".join(_move_words(link, least) for link, least in value.items())
+        case _:
+            return f"at most {value}" if value else "none let through"
+
+
+def _span(band: tuple[int, int]) -> str:
+    return f"{figures.significant(band[0])} to {figures.tokens(band[1])}"
+
+
+def _move_words(link: str, least_tokens: int) -> str:
+    return f"{link.replace('->', ' → ')} from {figures.tokens(least_tokens)}"
 
 
 def headline(previous: dict[str, Any] | None, plan: dict[str, Any]) -> list[dict[str, str]]:
@@ -90,26 +130,55 @@ def headline(previous: dict[str, Any] | None, plan: dict[str, Any]) -> list[dict
     several = len(plan["clusters"]) > 1
     parts = []
     for cluster, after in plan["clusters"].items():
-        before, now = cluster_words(before_all.get(cluster)), cluster_words(after)
-        roles = _roles_words(before_all.get(cluster), after)
-        if before == now and not roles and previous is not None:
+        was = before_all.get(cluster)
+        before, now = cluster_words(was), cluster_words(after)
+        also = [] if was is None else _also_changed(was, after)
+        if before == now and not also and previous is not None:
             continue
         parts.append(
             {
                 "cluster": cluster if several else "",
                 "before": "" if before == now else before,
                 "after": now,
-                "roles": roles,
+                "also": ", ".join(also),
             }
         )
     return parts
 
 
-def _roles_words(before: dict[str, Any] | None, after: dict[str, Any]) -> str:
-    if before is None:
-        return ""
-    was, now = ((p["n_prefill"], p["n_decode"]) for p in (before, after))
-    return "" if was == now else f"roles {was[0]}/{was[1]} → {now[0]}/{now[1]}"
+def _also_changed(was: dict[str, Any], now: dict[str, Any]) -> list[str]:
+    """What changed beside mode and t."""
+    words = []
+    if roles(was) != roles(now):
+        words.append(f"roles {roles(was)} → {roles(now)}")
+    if was.get("cache_mode") != now.get("cache_mode"):
+        words.append(f"caches {was.get('cache_mode')} → {now.get('cache_mode')}")
+    for field, label in _ALSO:
+        value = _field(now, field)
+        if _field(was, field) != value:
+            words.append(f"{label} {_plan_value(field, value)}")
+    return words
+
+
+def roles(plan: dict[str, Any]) -> str:
+    """Prefill and decode instances: `4/4`."""
+    return f"{plan['n_prefill']}/{plan['n_decode']}"
+
+
+def extras(plan: dict[str, Any]) -> list[str]:
+    """What a cluster's plan asks beside mode, t and roles, in words; nothing where it is plain."""
+    words = []
+    if plan.get("cache_mode") == "abundant":
+        moves = _field(plan, "moves")
+        words.append(
+            "caches abundant" + (f", moving {_plan_value('moves', moves)}" if moves else "")
+        )
+    if band := _field(plan, "band"):
+        words.append(f"band {_span(band)}")
+    limit = plan.get("max_remote_in_flight")
+    if limit is not None:
+        words.append(f"remote in flight a gate {_plan_value('max_remote_in_flight', limit)}")
+    return words
 
 
 def hue(cluster_kind: str, role: str) -> str:

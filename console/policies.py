@@ -25,6 +25,19 @@ _KNOB_LABELS = {
     "stale_after_s": "Telemetry stale after",
     "max_changes_per_hour": "Changes an hour at most",
     "push_min_interval_s": "Between pushes at least",
+    "roles_mode": "Roles",
+    "roles_min_gain_ratio": "Least gain to move roles",
+    "roles_gain_hold_s": "That gain must last",
+    "roles_dwell_s": "Rest after moving roles",
+    "roles_max_step_ratio": "Most instances in one change",
+    "rebalance_deadline_s": "Moving roles may take",
+    "drain_timeout_s": "An instance may drain for",
+    "cache_mode": "Caches",
+    "abundant_below_ratio": "Prefixes move below link use",
+    "scarce_above_ratio": "Prefixes stay above link use",
+    "cache_dwell_s": "Rest after a change of caches",
+    "band_ratio": "Band around t",
+    "max_remote_in_flight": "Remote in flight, a gate",
 }
 
 
@@ -81,6 +94,8 @@ def knob_rows(knobs: dict[str, Any], chosen: dict[str, Any]) -> list[dict[str, A
 
 
 def _knob_words(name: str, value: Any) -> str:
+    if value is None:
+        return "no limit"
     if isinstance(value, str):
         return value.replace("_", " ")
     if name.endswith("_s"):

@@ -33,12 +33,16 @@ class Page:
 
 @dataclass(frozen=True)
 class InstanceRow:
-    """One engine; figures are None where the reading did not measure them or failed."""
+    """One engine; figures are None where the reading did not measure them or failed.
+
+    `kind` is its cluster's.
+    """
 
     path: str
     cluster: str
     name: str
     role: str
+    kind: str
     hue: str
     mark: Mark
     at: datetime
@@ -112,7 +116,7 @@ def instances(
 ) -> Page:
     """Instances whose path, role, engine or state contains `search`: one page of them."""
     kinds = {cluster.name: cluster.kind for cluster in scenario.clusters}
-    found = [_instance(r, kinds, now) for r in _latest("instance", f"{fleet}/", now)]
+    found = [_instance(r, kinds, now) for r in newest("instance", f"{fleet}/", now)]
     wanted = search.lower()
     matching = [
         row
@@ -136,6 +140,7 @@ def _instance(reading: store.Reading, kinds: dict[str, str], now: datetime) -> I
         cluster=cluster,
         name=name,
         role=reading.role,
+        kind=kinds.get(cluster, "pd"),
         hue=hue(kinds.get(cluster, "pd"), reading.role),
         mark=freshness(reading.state, reading.error, reading.received_s, now),
         at=datetime.fromtimestamp(reading.received_s, UTC),
@@ -150,7 +155,7 @@ def _instance(reading: store.Reading, kinds: dict[str, str], now: datetime) -> I
 
 def links(scenario: Scenario, now: datetime) -> list[dict[str, Any]]:
     """The fleet's links in the scenario's order, measured or not."""
-    found = {reading.path: reading for reading in _latest("link", "", now)}
+    found = {reading.path: reading for reading in newest("link", "", now)}
     rows = []
     for link in scenario.links:
         reading = found.get(link.id)
@@ -182,8 +187,8 @@ def links(scenario: Scenario, now: datetime) -> list[dict[str, Any]]:
 
 def gates(fleet: Fleet, now: datetime) -> list[dict[str, Any]]:
     """Routers that ever asked for a plan or were read by an agent, with what they run."""
-    newest = fleets.newest_adopted(fleet)
-    desired = None if newest is None else (newest.epoch, newest.version)
+    adopted = fleets.newest_adopted(fleet)
+    desired = None if adopted is None else (adopted.epoch, adopted.version)
     rows = []
     for router in delivery.routers(fleet, now):
         running = None
@@ -239,5 +244,6 @@ def agents(now: datetime) -> list[dict[str, Any]]:
     return rows
 
 
-def _latest(kind: str, prefix: str, now: datetime) -> list[store.Reading]:
+def newest(kind: str, prefix: str, now: datetime) -> list[store.Reading]:
+    """The newest reading of everything of a kind that was read in the last day."""
     return store.latest(kind, prefix=prefix, now_s=now.timestamp(), within_s=FORGOTTEN_AFTER_S)

@@ -15,6 +15,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol, TextIO
 
 from console.embedded import die_with_parent
@@ -34,7 +35,8 @@ class Services(Protocol):
     """What the supervisor needs of the embedded PostgreSQL and Valkey."""
 
     def dead(self) -> list[str]: ...
-    def restart(self, name: str) -> None: ...
+    def restart(self, name: str) -> None:
+        """Start it again without waiting for it: nothing else may stay down meanwhile."""
 
 
 @dataclass(frozen=True)
@@ -50,12 +52,32 @@ class Program:
 
 
 @dataclass
-class _Running:
-    program: Program
-    process: subprocess.Popen[str]
+class _Comeback:
+    """When something that died is started again: at once, later if it keeps dying."""
+
     started_s: float
     failures: int = 0
     restart_at_s: float | None = None
+
+    def due(self, now_s: float, say: Callable[[float], None]) -> bool:
+        """Asked at each poll while it is dead; `say` hears the delay once a death."""
+        if self.restart_at_s is None:
+            lived_s = now_s - self.started_s
+            self.failures = 0 if lived_s > _STEADY_AFTER_S else self.failures + 1
+            delay_s = _RESTART_DELAYS_S[min(self.failures, len(_RESTART_DELAYS_S) - 1)]
+            self.restart_at_s = now_s + delay_s
+            say(delay_s)
+        return now_s >= self.restart_at_s
+
+    def started(self, now_s: float) -> None:
+        self.started_s, self.restart_at_s = now_s, None
+
+
+@dataclass
+class _Running:
+    program: Program
+    process: subprocess.Popen[str]
+    comeback: _Comeback
 
 
 class Supervisor:
@@ -66,6 +88,7 @@ class Supervisor:
         self._out = out
         self._print_lock = threading.Lock()
         self._running: dict[str, _Running] = {}
+        self._services: dict[str, _Comeback] = {}
         self._stopping = threading.Event()
 
     def say(self, who: str, line: str) -> None:
@@ -82,15 +105,16 @@ class Supervisor:
         for program in programs:
             if self._stopping.is_set():
                 return
-            self._running[program.name] = self._spawn(program)
+            process = self._spawn(program)
+            self._running[program.name] = _Running(program, process, _Comeback(time.monotonic()))
             if program.ready_url:
                 self._wait_ready(program)
 
     def run(self) -> None:
         """Watch until asked to stop."""
         while not self._stopping.wait(_POLL_S):
-            self._revive_services()
             now_s = time.monotonic()
+            self._revive_services(now_s)
             for running in list(self._running.values()):
                 self._revive(running, now_s)
 
@@ -109,7 +133,7 @@ class Supervisor:
                 running.process.kill()
                 running.process.wait()
 
-    def _spawn(self, program: Program, failures: int = 0) -> _Running:
+    def _spawn(self, program: Program) -> subprocess.Popen[str]:
         process = subprocess.Popen(
             program.command,
             env=dict(program.env),
@@ -122,7 +146,7 @@ class Supervisor:
             preexec_fn=die_with_parent(signal.SIGKILL),
         )
         threading.Thread(target=self._pump, args=(program.name, process), daemon=True).start()
-        return _Running(program, process, time.monotonic(), failures)
+        return process
 
     def _pump(self, name: str, process: subprocess.Popen[str]) -> None:
         assert process.stdout is not None
@@ -131,28 +155,30 @@ class Supervisor:
                 # Addresses for programs; to a person they are a screen of noise.
                 self.say(name, "ready" if line.startswith('{"ready"') else line.rstrip())
 
-    def _revive_services(self) -> None:
+    def _revive_services(self, now_s: float) -> None:
         if self.services is None:
             return
         for name in self.services.dead():
-            self.say("up", f"{name} ended by itself, starting it again")
+            comeback = self._services.setdefault(name, _Comeback(started_s=float("-inf")))
+            if not comeback.due(now_s, partial(self._say_ended, name, "by itself")):
+                continue
             try:
                 self.services.restart(name)
-            except Exception as exc:  # it is tried again at the next poll; the rest must live on
-                self.say("up", f"{name} is still down: {exc}")
+            except Exception as exc:  # it is tried again; the rest must live on
+                self.say("up", f"{name} cannot be started: {exc}")
+            comeback.started(now_s)
 
     def _revive(self, running: _Running, now_s: float) -> None:
         if running.process.poll() is None or not running.program.restart:
             return
         name = running.program.name
-        if running.restart_at_s is None:
-            lived_s = now_s - running.started_s
-            running.failures = 0 if lived_s > _STEADY_AFTER_S else running.failures + 1
-            delay_s = _RESTART_DELAYS_S[min(running.failures, len(_RESTART_DELAYS_S) - 1)]
-            running.restart_at_s = now_s + delay_s
-            self.say("up", f"{name} ended ({_how(running.process)}), again in {delay_s:g} s")
-        elif now_s >= running.restart_at_s:
-            self._running[name] = self._spawn(running.program, running.failures)
+        say = partial(self._say_ended, name, f"({_how(running.process)})")
+        if running.comeback.due(now_s, say):
+            running.process = self._spawn(running.program)
+            running.comeback.started(now_s)
+
+    def _say_ended(self, name: str, how: str, delay_s: float) -> None:
+        self.say("up", f"{name} ended {how}, again in {delay_s:g} s")
 
     def _wait_ready(self, program: Program) -> None:
         assert program.ready_url is not None

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from console import figures
-from console.context import BAD, GOOD, OFF, WARN, Mark
+from console.context import BAD, GOOD, OFF, STALE_AFTER_S, WARN, Mark
 from console.plans import cluster_words, headline
-from routing.models import Decision, Tick
+from routing import delivery
+from routing.models import Decision, RouterState, Tick
 
 _STAGE_WORDS = {
     "local_prefill": "Local prefill",
@@ -22,6 +24,7 @@ _DELIVERY_MARKS = {
     "sent": ("info", "wait"),
     "failed": BAD,
     "superseded": OFF,
+    "cancelled": OFF,
     "advised": OFF,
 }
 _STATE_MARKS = {"value": GOOD, "idle": OFF, "missing": WARN, "failed": BAD}
@@ -68,7 +71,60 @@ def _summary_mark(summary: dict[str, Any]) -> Mark:
     tone = _DELIVERY_MARKS.get(state, WARN)
     if state in words:
         return Mark(*tone, words[state])
+    if state == "cancelled":  # the others run it
+        n = f"{summary['n_applied']}/{summary['n_routers']}"
+        return Mark(*tone, f"applied {n}, else cancelled")
     return Mark(*tone, f"{state} {summary['n_applied']}/{summary['n_routers']}")
+
+
+def delivery_rows(
+    decision: Decision, summary: dict[str, Any], *, newest: bool, now: datetime
+) -> list[dict[str, Any]]:
+    """Each gate's way to this plan; of the `newest` also gates that were too silent to be sent it.
+
+    `pending_since` is set where the gate is still waited for.
+    """
+    heard = {row.router: row for row in RouterState.objects.filter(fleet_id=decision.fleet_id)}
+    rows = []
+    for sent in summary["routers"]:
+        pending = sent["state"] in delivery.OPEN
+        took_s = None
+        if sent["sent_at"] is not None and sent["applied_at"] is not None:
+            took_s = (sent["applied_at"] - sent["sent_at"]).total_seconds()
+        rows.append(
+            {
+                **sent,
+                "name": sent["router"].removeprefix(f"{decision.fleet_id}/"),
+                "mark": delivery_mark(sent["state"]),
+                "took_s": took_s,
+                "pending_since": sent["sent_at"] if pending else None,
+                "note": _gate_words(heard.get(sent["router"]), now) if pending else "",
+            }
+        )
+    asked = {row["router"] for row in rows}
+    for router, state in sorted(heard.items()) if newest else ():
+        if router not in asked:
+            rows.append(
+                {
+                    "router": router,
+                    "name": router.removeprefix(f"{decision.fleet_id}/"),
+                    "mark": Mark(*WARN, "not sent"),
+                    "note": f"{_gate_words(state, now)}; it gets the newest plan when it is back",
+                }
+            )
+    return rows
+
+
+def _gate_words(router: RouterState | None, now: datetime) -> str:
+    """What is known of a gate that does not run the plan yet."""
+    if router is None:
+        return "never heard of since"
+    runs = "runs no plan"
+    if router.version_running is not None:
+        runs = f"runs v{router.version_running}"
+    if (now - router.last_seen_at).total_seconds() > STALE_AFTER_S:
+        return f"silent since {figures.clock(router.last_seen_at)}, {runs}"
+    return f"answers, {runs}"
 
 
 def decision_row(decision: Decision, summary: dict[str, Any]) -> dict[str, Any]:

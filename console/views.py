@@ -14,8 +14,9 @@ from django.shortcuts import get_object_or_404, redirect, render
 from django.urls import reverse
 from django.utils import timezone
 
-from console import plans, policies, sources, verdicts
+from console import live_source, plans, policies, rebalances, sources, verdicts
 from console.context import range_of
+from console.missing import Finding
 from console.roles import readable
 from routing import commands, delivery, fleets, knobs
 from routing.core.reasons import REASONS
@@ -54,6 +55,9 @@ def overview(request: HttpRequest, fleet: str) -> HttpResponse:
         "fleet": found,
         "scenario": scenario,
         "recent": rows,
+        "missing": _missing(found, now),
+        "holds": commands.open_holds(found, now),
+        "moving": rebalances.under_way(found),
         "gates": sources.gates(found, now),
         "has_agents": Agent.objects.exists(),
         "last_tick": fleets.newest_tick(found),
@@ -72,9 +76,15 @@ def fleet_page(request: HttpRequest, fleet: str) -> HttpResponse:
     page = sources.instances(
         fleet, scenario, search=search, sort=sort, page=_whole(request.GET.get("page")), now=now
     )
+    running = fleets.newest_adopted(found)
+    moving = rebalances.under_way(found)
     context = {
         "fleet": found,
         "scenario": scenario,
+        "missing": _missing(found, now),
+        "roles": rebalances.roles(found, scenario, running, moving, now),
+        "moving": moving,
+        "moved": rebalances.ended(found),
         "policy": policy,
         "knobs": policies.knob_rows(knobs.effective(policy.knobs), policy.knobs),
         "holds": commands.open_holds(found, now),
@@ -85,7 +95,7 @@ def fleet_page(request: HttpRequest, fleet: str) -> HttpResponse:
         "links": sources.links(scenario, now),
         "gates": sources.gates(found, now),
         "agents": sources.agents(now),
-        "running": fleets.newest_adopted(found),
+        "running": running,
     }
     return render(request, "fleet.html", context)
 
@@ -125,29 +135,22 @@ def decision(request: HttpRequest, fleet: str, decision_id: int) -> HttpResponse
     row = get_object_or_404(_decisions(found), pk=decision_id)
     verdict = row.tick.verdict if row.tick else {}
     later = _later(row)
-    revert, keep = _hold_links(row)
     summary = delivery.summaries([row])[row.pk]
+    superseded = _next_decision(row)
     context = {
         "fleet": found,
         "decision": row,
         "row": verdicts.decision_row(row, summary),
         "changes": plans.plan_changes(row.previous, row.plan),
-        "deliveries": [
-            {
-                **router,
-                "name": router["router"].removeprefix(f"{fleet}/"),
-                "mark": verdicts.delivery_mark(router["state"]),
-                "took_s": _took_s(router),
-            }
-            for router in summary["routers"]
-        ],
+        "deliveries": verdicts.delivery_rows(
+            row, summary, newest=superseded is None and row.version is not None, now=timezone.now()
+        ),
         "outcome_labels": [label for label, _, _ in later],
         "outcome": verdicts.outcome(
             verdict.get("adopted") or verdict.get("current"), [x.id for x in scenario.links], later
         ),
-        "superseded": _next_decision(row),
-        "revert": revert,
-        "keep": keep,
+        "superseded": superseded,
+        "revert": _revert_links(row),
         **_verdict_context(row.tick, row.previous),
     }
     return render(request, "decision.html", context)
@@ -247,6 +250,11 @@ def _fleet(request: HttpRequest, name: str) -> tuple[Fleet, Scenario]:
     return fleet, fleets.scenario_of(fleet)
 
 
+def _missing(fleet: Fleet, now: datetime) -> list[Finding]:
+    """What is missing as the first frame will tell it, for the page before its socket is open."""
+    return live_source.load(fleet.pk, now_s=now.timestamp()).missing(now.timestamp())
+
+
 def _decisions(fleet: Fleet) -> Any:
     rows = Decision.objects.filter(fleet=fleet).select_related("tick")
     return rows.order_by("-created_at", "-id")
@@ -315,35 +323,25 @@ def _next_decision(row: Decision) -> Decision | None:
     return pushed.filter(created_at__gt=row.created_at).order_by("created_at").first()
 
 
-def _took_s(router: dict[str, Any]) -> float | None:
-    if router["sent_at"] is None or router["applied_at"] is None:
-        return None
-    return (router["applied_at"] - router["sent_at"]).total_seconds()
-
-
-def _hold_links(row: Decision) -> tuple[list[dict[str, str]], list[dict[str, str]]]:
-    """Holds worth offering: each changed cluster as it was before, each cluster as it is now."""
-    revert, keep = [], []
+def _revert_links(row: Decision) -> list[dict[str, str]]:
+    """A hold for each cluster that the decision changed: mode and t as they were before."""
+    links = []
     before = (row.previous or {}).get("clusters", {})
     for cluster, plan in row.plan["clusters"].items():
-        keep.append(_hold_link(cluster, plan, ""))
         was = before.get(cluster)
-        if was is not None and plans.cluster_words(was) != plans.cluster_words(plan):
-            revert.append(_hold_link(cluster, was, f"v{row.version}" if row.version else "advice"))
-    return revert, keep
-
-
-def _hold_link(cluster: str, plan: dict[str, Any], reverts: str) -> dict[str, str]:
-    asked = {
-        "cluster": cluster,
-        "mode": plan["mode"],
-        "threshold_tokens": "" if plan["threshold_tokens"] is None else plan["threshold_tokens"],
-        "span_s": 3600,
-    }
-    if reverts:
-        asked["reason"] = f"Revert of {reverts}"
-    words = plans.cluster_words(plan)
-    return {"cluster": cluster, "words": words, "query": urlencode(asked)}
+        words = plans.cluster_words(was)
+        if was is None or words == plans.cluster_words(plan):
+            continue
+        threshold = was["threshold_tokens"]
+        asked = {
+            "cluster": cluster,
+            "mode": was["mode"],
+            "threshold_tokens": "" if threshold is None else threshold,
+            "span_s": 3600,
+            "reason": f"Revert of {f'v{row.version}' if row.version else 'advice'}",
+        }
+        links.append({"cluster": cluster, "words": words, "query": urlencode(asked)})
+    return links
 
 
 def _verdict_context(row: Tick | None, running: dict[str, Any] | None) -> dict[str, Any]:

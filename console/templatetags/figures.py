@@ -46,6 +46,9 @@ def plan_words(plan: Any) -> str:
     return plans.cluster_words(held)
 
 
+register.filter("plan_extras", plans.extras)
+
+
 @register.filter
 def words(name: str) -> str:
     """A name of the machine's as people read it."""
@@ -67,6 +70,30 @@ def ago(at: datetime | None) -> SafeString | str:
         at.timestamp(),
         figures.stamp(at),
         figures.age(age_s),
+    )
+
+
+@register.filter
+def lasting(since: datetime | float | None) -> SafeString | str:
+    """`42 s`: how long something has gone on; `time.js` counts it on."""
+    if not since:
+        return figures.NONE
+    since_s = since.timestamp() if isinstance(since, datetime) else since
+    lasts_s = max(timezone.now().timestamp() - since_s, 0.0)
+    return format_html(
+        '<time data-since="{}" title="since {}">{}</time>',
+        since_s,
+        figures.stamp(since),
+        figures.duration(int(lasts_s)),
+    )
+
+
+@register.filter
+def left(until: datetime) -> SafeString:
+    """`4 min 2 s` until a moment, counted down by `time.js`; 0 s when it has passed."""
+    left_s = max((until - timezone.now()).total_seconds(), 0.0)
+    return format_html(
+        '<time data-until="{}">{}</time>', until.timestamp(), figures.duration(int(left_s))
     )
 
 

@@ -23,7 +23,11 @@ class TokenError(ValueError):
 
 
 class Instance(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
-    """One engine, scraped at `url`. `engine` is a family of `telemetry/engines` or `auto`."""
+    """One engine, scraped at `url`. `engine` is a family of `telemetry/engines` or `auto`.
+
+    `role` is what it is taken for until it tells its role itself: under `role_key` of the JSON
+    document at `role_url`, read with each scrape.
+    """
 
     id: str
     role: Literal["prefill", "decode", "both"]
@@ -31,6 +35,8 @@ class Instance(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=
     engine: str = "auto"
     engine_version: str = ""
     group: str | None = None
+    role_url: str = ""
+    role_key: str = "disagg_mode"
 
 
 class Router(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
@@ -181,9 +187,20 @@ def _source_problems(config: Config) -> Iterator[tuple[str, Any, str]]:
             seen.add(source.id)
             if not _is_http(source.url):
                 yield f"{key}.url", source.url, "must be an http(s) URL"
-            if isinstance(source, Instance) and source.engine not in ("auto", *families):
-                known = ", ".join(("auto", *families))
-                yield f"{key}.engine", source.engine, f"must be one of {known}"
+            if isinstance(source, Instance):
+                yield from _instance_problems(key, source, families)
+
+
+def _instance_problems(
+    key: str, instance: Instance, families: list[str]
+) -> Iterator[tuple[str, Any, str]]:
+    if instance.engine not in ("auto", *families):
+        known = ", ".join(("auto", *families))
+        yield f"{key}.engine", instance.engine, f"must be one of {known}"
+    if instance.role_url and not _is_http(instance.role_url):
+        yield f"{key}.role_url", instance.role_url, "must be an http(s) URL"
+    if not instance.role_key:
+        yield f"{key}.role_key", instance.role_key, "must name a key of the answer"
 
 
 def _link_problems(key: str, link: Link) -> Iterator[tuple[str, Any, str]]:

@@ -6,6 +6,7 @@ and the error, because silence and failure are different facts to whoever decide
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +20,7 @@ from telemetry import canonical, exposition, wire
 from telemetry.agent import config as configuration
 from telemetry.agent import http, links, rates
 from telemetry.agent.http import ReadError
+from telemetry.agent.roles import RoleReader
 from telemetry.engine_maps import MAPS
 
 Sample = wire.InstanceSample | wire.LinkSample | wire.RouterSample
@@ -102,18 +104,20 @@ class EngineSource:
             session=session,
             timeout_s=timeout_s,
         )
+        self._role = RoleReader(instance, session=session, timeout_s=timeout_s)
         self._previous: rates.Reading[wire.InstanceSignals] | None = None
         self._asked_epoch_s: float | None = None
         self._engine = "" if instance.engine == "auto" else instance.engine
         self._version = instance.engine_version
 
     async def read(self) -> wire.InstanceSample:
-        try:
-            read = await self._scraped.scrape()
-        except ReadError as exc:
-            return self._sample(wire.InstanceSignals(), error=str(exc))
+        read, wrong_role = await asyncio.gather(self._scrape(), self._role.ask())
         at_s = self._clock()
-        self.warnings = read.warnings
+        if isinstance(read, ReadError):
+            return self._sample(wire.InstanceSignals(), at_s=at_s, error=str(read))
+        if wrong_role is not None:
+            return self._sample(wire.InstanceSignals(), at_s=at_s, error=wrong_role[:500])
+        self.warnings = (*read.warnings, *self._role.warnings)
         self._engine = read.engine
         cache = read.signals.get("prefix_cache_hit_ratio")
         current = rates.Reading(
@@ -131,21 +135,27 @@ class EngineSource:
             self._version = read.engine_version or await self._scraped.ask_version(read.engine)
         return self._sample(signals, at_s=at_s, epoch_s=read.epoch_s)
 
+    async def _scrape(self) -> canonical.Canonical | ReadError:
+        try:
+            return await self._scraped.scrape()
+        except ReadError as exc:
+            return exc
+
     def _sample(
         self,
         signals: wire.InstanceSignals,
         *,
-        at_s: float | None = None,
+        at_s: float,
         epoch_s: float = 0.0,
         error: str | None = None,
     ) -> wire.InstanceSample:
         return wire.InstanceSample(
             id=self.name,
-            role=self._instance.role,
+            role=self._role.role,
             engine=self._engine,
             engine_version=self._version,
             epoch_s=epoch_s,
-            at_s=self._clock() if at_s is None else at_s,
+            at_s=at_s,
             group=self._instance.group,
             state="ok" if error is None else "failed",
             error=error,

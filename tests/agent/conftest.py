@@ -6,12 +6,15 @@ import abc
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
 from aiohttp import web
 
 from telemetry import wire
+from telemetry.agent import app, ship
+from tests.agent.site import Site
 
 Responder = Callable[[wire.Batch], web.Response | None]
 
@@ -126,6 +129,13 @@ async def gate() -> AsyncIterator[Metrics]:
     await peer.start()
     yield peer
     await peer.stop()
+
+
+@pytest.fixture
+def site(tmp_path: Path, console: Any, monkeypatch: pytest.MonkeyPatch) -> Site:
+    monkeypatch.setattr(ship, "LONGEST_RETRY_S", 0.05)
+    monkeypatch.setattr(app, "SYNC_S", 0.0)
+    return Site(tmp_path, console.url)
 
 
 @pytest.fixture

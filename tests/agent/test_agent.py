@@ -8,10 +8,6 @@ import json
 import logging
 import os
 import signal
-import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,88 +15,10 @@ import pytest
 from aiohttp import web
 
 from telemetry import wire
-from telemetry.agent import app, config, ship
-from telemetry.agent.app import Agent
-from telemetry.agent.config import load
-
-ROOT = Path(__file__).parents[2]
-Eventually = Callable[[Callable[[], Any]], Awaitable[None]]
+from telemetry.agent import config
+from tests.agent.site import Eventually, Site, samples
 
 LAB = {"prfaas->pd": {"at_s": 1.7e9, "tx_bytes_total": 1000, "capacity_gbps": 100.0}}
-
-
-@dataclass
-class Site:
-    """An agent.toml with what a test wants in it, and agents run from it."""
-
-    folder: Path
-    console_url: str
-    tables: list[str] = field(default_factory=list)
-    settings: dict[str, Any] = field(default_factory=dict)
-
-    def add(self, kind: str, **values: Any) -> None:
-        lines = [f"{key} = {json.dumps(value)}" for key, value in values.items()]
-        self.tables.append("\n".join([f"[[{kind}]]", *lines]))
-
-    def engine(self, url: str, name: str = "p0") -> None:
-        self.add("instances", id=f"f/pd/{name}", role="prefill", url=f"{url}/metrics")
-
-    def write(self) -> Path:
-        path = self.folder / "agent.toml"
-        head = {
-            "agent": "pd",
-            "console_url": self.console_url,
-            "token": "pf_x_y",
-            "spool_dir": "spool",
-            "interval_s": 0.1,
-            "timeout_s": 10.0,
-            **self.settings,
-        }
-        lines = [f"{key} = {json.dumps(value)}" for key, value in head.items()]
-        path.write_text("\n".join([*lines, *self.tables]))
-        return path
-
-    async def once(self) -> int:
-        return await Agent(load(self.write())).run(asyncio.Event(), once=True)
-
-    @asynccontextmanager
-    async def running(self) -> AsyncIterator[None]:
-        stop = asyncio.Event()
-        task = asyncio.create_task(Agent(load(self.write())).run(stop))
-        try:
-            yield
-        finally:
-            stop.set()
-            await task
-
-    async def process(self, *arguments: str) -> asyncio.subprocess.Process:
-        return await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-m",
-            "telemetry.agent",
-            "--config",
-            str(self.write()),
-            *arguments,
-            cwd=ROOT,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-        )
-
-
-@pytest.fixture
-def site(tmp_path: Path, console: Any, monkeypatch: pytest.MonkeyPatch) -> Site:
-    monkeypatch.setattr(ship, "LONGEST_RETRY_S", 0.05)
-    monkeypatch.setattr(app, "SYNC_S", 0.0)
-    return Site(tmp_path, console.url)
-
-
-def samples(console: Any, path: str) -> list[Any]:
-    return [
-        sample
-        for batch in sorted(console.batches, key=lambda batch: batch.seq)
-        for sample in (*batch.instances, *batch.links, *batch.routers)
-        if sample.id == path
-    ]
 
 
 def _n_bytes(spool: Path) -> int:

@@ -1,97 +1,192 @@
-"""What the gate adds to TTFT: direct against through the gate, run by hand.
+"""What the gate adds to TTFT, beside vllm-router in the same run. Run by hand.
 
-    .venv/bin/python tests/bench/gate_overhead.py [--runs 7]
+    .venv/bin/python -m tests.bench.gate_overhead --router-venv DIR [--shape flood] [--runs 7]
 
-An engine whose first token comes after 30 ms, 64 concurrent streams, prompts of 2 KB and 100 KB of
-text (byte estimate, hashing, counting and metrics on). Engine, gate and load are three processes;
-direct and gate runs alternate and the medians over the runs are printed, with the gate's CPU time.
+`DIR` is a virtual environment with vllm-router (README.md says how); without it only direct and
+gate are measured. An engine whose first token comes after 30 ms, 64 concurrent streams, prompts of
+2 KB and 100 KB; the gate hashes, counts, asks for usage and keeps metrics. Engine, gate, router and
+load are processes of their own; in each run the order of the three is drawn anew. Printed are
+medians over the runs, and the CPU time a request costs the gate and the router.
 """
 
 from __future__ import annotations
 
 import argparse
-import asyncio
 import json
 import os
 import random
+import socket
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+import urllib.error
+import urllib.request
+from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TextIO
 
-import aiohttp
 import uvloop
-from aiohttp import web
 
-FIRST_TOKEN_S = 0.030
-N_TOKENS = 8
+from tests.bench.wire import FIRST_TOKEN_S, Sent, load, serve_engine
+
 N_STREAMS = 64
-N_REQUESTS = 640
-SIZES_BYTES = (2_000, 100_000)
 ROOT = Path(__file__).parents[2]
-
-_TOKEN = b'data: {"id":"x","choices":[{"index":0,"text":"word ","finish_reason":null}]}\n\n'
-
-
-async def answer(request: web.Request) -> web.StreamResponse:
-    """One stream of the stand-in engine."""
-    body = json.loads(await request.read())
-    await asyncio.sleep(FIRST_TOKEN_S)
-    response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
-    await response.prepare(request)
-    for _ in range(N_TOKENS):
-        await response.write(_TOKEN)
-        await asyncio.sleep(0.005)
-    if (body.get("stream_options") or {}).get("include_usage"):
-        usage = {"prompt_tokens": len(body["prompt"]) // 4, "completion_tokens": N_TOKENS}
-        event = json.dumps({"id": "x", "choices": [], "usage": usage})
-        await response.write(b"data: " + event.encode() + b"\n\n")
-    await response.write(b"data: [DONE]\n\n")
-    return response
+_READY_S = 60.0
+_TEXT_BYTES = 1 << 20
 
 
-async def engine() -> None:
-    """The stand-in engine's process."""
-    app = web.Application(client_max_size=1 << 24)
-    app.router.add_post("/v1/completions", answer)
-    runner = web.AppRunner(app, access_log=None)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    print(json.dumps({"url": f"http://127.0.0.1:{runner.addresses[0][1]}"}), flush=True)
-    await asyncio.Event().wait()
+@dataclass(frozen=True)
+class Shape:
+    """How the engine answers and how long a stream rests between requests, at most `pause_s`."""
+
+    n_tokens: int
+    gap_s: float
+    pause_s: float
 
 
-async def load(url: str, prompts: list[bytes]) -> list[float]:
-    """TTFT in seconds of every request, `N_STREAMS` at a time."""
-    ttft_s: list[float] = []
-    waiting = iter(prompts)
-
-    async def stream(client: aiohttp.ClientSession) -> None:
-        for body in waiting:
-            started_s = time.perf_counter()
-            async with client.post(f"{url}/v1/completions", data=body) as response:
-                await response.content.readany()
-                ttft_s.append(time.perf_counter() - started_s)
-                await response.read()
-
-    connector = aiohttp.TCPConnector(limit=0)
-    async with aiohttp.ClientSession(connector=connector) as client:
-        await asyncio.gather(*(stream(client) for _ in range(N_STREAMS)))
-    return ttft_s
+SHAPES = {
+    # Streams of a usual length: about 90 requests and 2,900 events a second, cores half idle.
+    "steady": Shape(n_tokens=32, gap_s=0.020, pause_s=0.1),
+    # As many requests as whatever stands between can take: what it does when overrun.
+    "flood": Shape(n_tokens=8, gap_s=0.005, pause_s=0.0),
+}
 
 
-def prompts_of(size_bytes: int, rng: random.Random) -> list[bytes]:
-    """Request bodies: a shared head of a quarter, then text of its own."""
-    head = "".join(rng.choices("abcdefgh ", k=size_bytes // 4))
-    texts = (head + "".join(rng.choices("abcdefgh ", k=size_bytes - len(head))) for _ in range(80))
-    bodies = [json.dumps({"model": "m", "prompt": text, "stream": True}).encode() for text in texts]
-    return [bodies[i % len(bodies)] for i in range(N_REQUESTS)]
+@dataclass(frozen=True)
+class Target:
+    """Where requests go; `pid` of the process in between, None when there is none."""
+
+    name: str
+    url: str
+    pid: int | None = None
+
+
+@dataclass(frozen=True)
+class Series:
+    """One target under one load."""
+
+    p50_ms: float
+    p99_ms: float
+    cpu_ms: float
+    requests_per_s: float
+
+
+class Bodies:
+    """Request bodies of English-like text that share a quarter of it with each other."""
+
+    def __init__(self, rng: random.Random) -> None:
+        words = ["".join(rng.choices("etaoinshrdlu", k=rng.randint(1, 9))) for _ in range(2000)]
+        text = " ".join(rng.choices(words, k=_TEXT_BYTES // 4))
+        self.text = "\n".join(text[at : at + 80] for at in range(0, _TEXT_BYTES, 80))
+        self._rng = rng
+
+    def make(self, size_bytes: int, n: int) -> list[bytes]:
+        head = self.text[: size_bytes // 4]
+        n_own = size_bytes - len(head)
+        starts = (self._rng.randrange(len(self.text) - n_own) for _ in range(n))
+        return [
+            json.dumps(
+                {
+                    "model": "m",
+                    "prompt": head + self.text[start : start + n_own],
+                    "max_tokens": 32,
+                    "temperature": 0.7,
+                    "stream": True,
+                }
+            ).encode()
+            for start in starts
+        ]
+
+
+class Processes:
+    """What the bench starts, ended with it."""
+
+    def __init__(self, stack: ExitStack, pin: list[str]) -> None:
+        self._stack, self._pin = stack, pin
+
+    def start(
+        self, command: list[str], *, core: int, root: Path = ROOT, stdout: int | TextIO
+    ) -> subprocess.Popen[str]:
+        child = subprocess.Popen(
+            ["taskset", "-c", self._pin[core], *command],
+            cwd=root,
+            text=True,
+            stdout=stdout,
+            stderr=None if stdout == subprocess.PIPE else subprocess.STDOUT,
+        )
+        self._stack.callback(child.wait)
+        self._stack.callback(child.terminate)
+        return child
+
+    def python(self, *args: str, core: int, root: Path = ROOT) -> tuple[str, int]:
+        """A child of the checkout `root` that prints its address as one JSON line."""
+        command = [sys.executable, "-m", *args]
+        child = self.start(command, core=core, root=root, stdout=subprocess.PIPE)
+        assert child.stdout is not None
+        url: str = json.loads(child.stdout.readline())["url"]
+        return url, child.pid
+
+    def router(self, venv: Path, engine: str, log: Path) -> Target:
+        """vllm-router in its plain mode: one worker, the cheapest policy, no log line a request."""
+        port, metrics_port = free_port(), free_port()
+        command = [str(venv / "bin" / "vllm-router"), "--worker-urls", engine]
+        command += ["--policy", "round_robin", "--log-level", "warning"]
+        command += ["--worker-startup-check-interval", "1"]
+        command += ["--host", "127.0.0.1", "--port", str(port)]
+        command += ["--prometheus-host", "127.0.0.1", "--prometheus-port", str(metrics_port)]
+        child = self.start(command, core=0, stdout=self._stack.enter_context(log.open("w")))
+        url = f"http://127.0.0.1:{port}"
+        give_up_s = time.monotonic() + _READY_S
+        while True:
+            try:
+                urllib.request.urlopen(f"{url}/health", timeout=1).close()
+                return Target("router", url, child.pid)
+            except (urllib.error.URLError, TimeoutError) as exc:
+                if child.poll() is not None or time.monotonic() > give_up_s:
+                    raise SystemExit(f"vllm-router did not start: {log.read_text()}") from exc
+                time.sleep(0.2)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def gate_config(folder: Path, engine: str, tokenizer: Path | None) -> Path:
+    """A gate with a plan: 2 KB stay local, 100 KB go remote. Both sides are the same engine."""
+    plan = {
+        "fleet": "F",
+        "epoch": 1,
+        "version": 1,
+        "issued_at_s": time.time(),
+        "reason": "Optimal",
+        "clusters": {
+            "pd": {
+                "mode": "threshold",
+                "threshold_tokens": 4000,
+                "cache_mode": "scarce",
+                "remote": {"prfaas": 1.0},
+                "band": [4000, 4000],
+            }
+        },
+    }
+    (folder / "plan.json").write_text(json.dumps(plan))
+    lines = ['router = "F/pd/gate"', "port = 0", 'plan_file = "plan.json"']
+    if tokenizer is not None:
+        lines.append(f'tokenizer_file = "{tokenizer}"')
+    lines += ["[upstreams.local]", f'url = "{engine}"']
+    lines += ["[upstreams.remote.prfaas]", f'url = "{engine}"']
+    path = folder / "gate.toml"
+    path.write_text("\n".join(lines) + "\n")
+    return path
 
 
 def cpu_s(pid: int) -> float:
-    """User and system time a process has used."""
+    """User and system time a process has used, all threads."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
@@ -100,56 +195,142 @@ def percentile(values: list[float], share: float) -> float:
     return sorted(values)[min(len(values) - 1, int(share * len(values)))]
 
 
-async def measure(runs: int, direct: str, gate: str, gate_pid: int) -> None:
-    rng = random.Random(1)
-    for size_bytes in SIZES_BYTES:
-        prompts = prompts_of(size_bytes, rng)
-        seen: dict[str, list[tuple[float, float]]] = {"direct": [], "gate": []}
-        before_s = cpu_s(gate_pid)
-        for _ in range(runs):
-            for name, url in (("direct", direct), ("gate", gate)):
-                ttft_s = await load(url, prompts)
-                seen[name].append((percentile(ttft_s, 0.5), percentile(ttft_s, 0.99)))
-        cpu_ms = (cpu_s(gate_pid) - before_s) / (runs * N_REQUESTS) * 1e3
-        for name, pairs in seen.items():
-            p50_ms, p99_ms = (
-                statistics.median(column) * 1e3 for column in zip(*pairs, strict=True)
-            )
-            print(f"{size_bytes:>7} B  {name:<6}  TTFT p50 {p50_ms:6.1f} ms  p99 {p99_ms:6.1f} ms")
-        print(f"{size_bytes:>7} B  gate CPU {cpu_ms:.2f} ms per request")
+async def run_series(
+    target: Target, shape: Shape, bodies: list[bytes], rng: random.Random
+) -> Series:
+    """One series; every answer must be whole.
+
+    The first request of each stream is not counted: between series idle connections are dropped,
+    and setting up 64 of them at once is not what a gate in service does all day.
+    """
+    stream_s = FIRST_TOKEN_S + shape.n_tokens * shape.gap_s
+    starts_s = [rng.uniform(0.0, stream_s) for _ in range(N_STREAMS)]
+    pauses_s = [rng.uniform(0.0, shape.pause_s) for _ in bodies]
+    before_s = cpu_s(target.pid) if target.pid else 0.0
+    began_s = time.perf_counter()
+    sent: list[Sent] = await load(target.url, bodies, starts_s=starts_s, pauses_s=pauses_s)
+    took_s = time.perf_counter() - began_s
+    used_s = cpu_s(target.pid) - before_s if target.pid else 0.0
+    wrong = [one for one in sent if one.n_events != shape.n_tokens + 1]
+    if wrong:
+        raise SystemExit(f"{target.name}: {len(wrong)} answers were not whole, e.g. {wrong[0]}")
+    ttft_ms = [one.ttft_s * 1e3 for one in sent if one.n_before]
+    return Series(
+        percentile(ttft_ms, 0.5),
+        percentile(ttft_ms, 0.99),
+        used_s / len(bodies) * 1e3,
+        len(bodies) / took_s,
+    )
+
+
+async def measure(
+    targets: list[Target],
+    shape: Shape,
+    *,
+    sizes_bytes: list[int],
+    runs: int,
+    n_requests: int,
+    seed: int,
+) -> None:
+    rng = random.Random(seed)
+    bodies = Bodies(rng)
+    found: dict[tuple[int, str], list[Series]] = {}
+    for size_bytes in sizes_bytes:  # connections, learned ratios and caches as in service
+        for target in targets:
+            await run_series(target, shape, bodies.make(size_bytes, 2 * N_STREAMS), rng)
+    for _ in range(runs):
+        for size_bytes in sizes_bytes:
+            for target in rng.sample(targets, len(targets)):
+                sent = bodies.make(size_bytes, N_STREAMS + n_requests)
+                series = await run_series(target, shape, sent, rng)
+                found.setdefault((size_bytes, target.name), []).append(series)
+    for size_bytes in sizes_bytes:
+        for target in targets:
+            print(row(size_bytes, target.name, found[size_bytes, target.name]))
+        if (size_bytes, "router") in found:
+            print(ratio(size_bytes, found[size_bytes, "gate"], found[size_bytes, "router"]))
+
+
+def median(series: list[Series], name: str) -> float:
+    return statistics.median(getattr(one, name) for one in series)
+
+
+def row(size_bytes: int, name: str, series: list[Series]) -> str:
+    p99 = sorted(one.p99_ms for one in series)
+    return (
+        f"{size_bytes:>7} B  {name:<6}  TTFT p50 {median(series, 'p50_ms'):6.2f} ms"
+        f"  p99 {median(series, 'p99_ms'):6.2f} ms ({p99[0]:.2f} to {p99[-1]:.2f})"
+        f"  CPU {median(series, 'cpu_ms'):5.2f} ms a request"
+        f"  {median(series, 'requests_per_s'):6.1f} requests/s"
+    )
+
+
+def ratio(size_bytes: int, gate: list[Series], router: list[Series]) -> str:
+    p50, p99, cpu = (
+        median(gate, name) / median(router, name) for name in ("p50_ms", "p99_ms", "cpu_ms")
+    )
+    return f"{size_bytes:>7} B  gate / router: p50 {p50:.3f}  p99 {p99:.3f}  CPU {cpu:.2f}"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--router-venv", type=Path, help="where vllm-router is installed")
+    parser.add_argument("--shape", choices=SHAPES, default="steady")
+    parser.add_argument("--sizes", type=int, nargs="+", default=[2_000, 100_000], metavar="BYTES")
     parser.add_argument("--runs", type=int, default=7)
+    parser.add_argument("--requests", type=int, default=640, help="counted in a series")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--tokenizer", type=Path, help="a tokenizer.json for the gate")
+    parser.add_argument("--before", type=Path, help="another checkout, its gate measured as well")
+    parser.add_argument(
+        "--pin",
+        nargs=2,
+        default=["0", "1"],
+        metavar=("BETWEEN", "ENDS"),
+        help="core of gate and router, and core of engine and load",
+    )
+    parser.add_argument(
+        "--realtime",
+        action="store_true",
+        help="run all of it before any other work of the machine (SCHED_FIFO, needs root)",
+    )
     parser.add_argument("--engine", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
+    shape = SHAPES[args.shape]
     if args.engine:
-        uvloop.run(engine())
+        uvloop.run(serve_engine(n_tokens=shape.n_tokens, gap_s=shape.gap_s))
         return
-    children: list[subprocess.Popen[str]] = []
-
-    def start(*command: str) -> str:
-        child = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
-        children.append(child)
-        assert child.stdout is not None
-        url: str = json.loads(child.stdout.readline())["url"]
-        return url
-
-    try:
-        with tempfile.TemporaryDirectory() as folder:
-            direct = start(sys.executable, __file__, "--engine")
-            config = Path(folder) / "gate.toml"
-            config.write_text(
-                f'router = "F/pd/g"\nport = 0\n[upstreams.local]\nurl = "{direct}"\n'
-                f'[upstreams.remote.prfaas]\nurl = "{direct}"\n'
+    print(f"load average before {os.getloadavg()}")
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        processes = Processes(stack, args.pin)
+        os.sched_setaffinity(0, {int(args.pin[1])})
+        if args.realtime:
+            os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
+        engine, _ = processes.python(
+            "tests.bench.gate_overhead", "--engine", "--shape", args.shape, core=1
+        )
+        config = gate_config(folder, engine, args.tokenizer and args.tokenizer.resolve())
+        gate, gate_pid = processes.python("routing.gate", "--config", str(config), core=0)
+        targets = [Target("direct", engine), Target("gate", gate, gate_pid)]
+        if args.before is not None:
+            gate, gate_pid = processes.python(
+                "routing.gate", "--config", str(config), core=0, root=args.before
             )
-            gate = start(sys.executable, "-m", "routing.gate", "--config", str(config))
-            uvloop.run(measure(args.runs, direct, gate, children[-1].pid))
-    finally:
-        for child in children:
-            child.terminate()
-            child.wait()
+            targets.append(Target("before", gate, gate_pid))
+        if args.router_venv is not None:
+            targets.append(processes.router(args.router_venv, engine, folder / "router.log"))
+        uvloop.run(
+            measure(
+                targets,
+                shape,
+                sizes_bytes=args.sizes,
+                runs=args.runs,
+                n_requests=args.requests,
+                seed=args.seed,
+            )
+        )
+    print(f"load average after {os.getloadavg()}")
 
 
 if __name__ == "__main__":

@@ -269,7 +269,10 @@ def test_holding_and_releasing_by_hand(tab: Open, fleet: Fleet) -> None:
     expect(page.locator("#mode-chip")).to_contain_text("ACTIVE")
 
 
-PAGES = ("", "fleet/", "decisions/", "decisions/{decision}/", "mode/?to=paused", "hold/")
+PAGES = (
+    *("", "fleet/", "decisions/", "decisions/{decision}/", "mode/?to=paused", "hold/"),
+    "decisions/{decision}/rollback/",
+)
 
 
 @pytest.mark.parametrize("scheme", ["dark", "light"])

@@ -18,7 +18,10 @@ from tests.routing.cases import make_fleet
 
 pytestmark = pytest.mark.django_db
 
-ARGUMENTS = {"fleet": "f1", "hold_id": "1", "seq": "1", "decision_id": "1", "token_id": "1"}
+ARGUMENTS = {
+    "fleet": "f1", "hold_id": "1", "seq": "1", "decision_id": "1", "token_id": "1",
+    "rebalance_id": "1",
+}  # fmt: skip
 CHANGING = ("post", "put", "patch", "delete")
 
 

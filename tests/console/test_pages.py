@@ -288,13 +288,13 @@ def test_instances_sort_filter_and_tell_their_state(viewer: Client) -> None:
             recent("f1/pd/a", waiting=1.0),
             recent("f1/pd/b", waiting=7.0),
             recent("f1/pd/c", role="decode", state="failed"),
-            recent("f2/pd/other"),
+            recent("f2/pd/stranger"),
         ]
     )
     by_name = text(viewer, "fleet", "f1")
     assert by_name.index("pd/ a") < by_name.index("pd/ b")
     assert "read failed: timed out" in by_name
-    assert "other" not in by_name
+    assert "stranger" not in by_name
     by_queue = text(viewer, "fleet", "f1", sort="waiting")
     assert by_queue.index("pd/ b") < by_queue.index("pd/ a")
     only = text(viewer, "fleet", "f1", q="DECODE")

@@ -21,7 +21,9 @@ from tests.console.test_pages import words
 
 pytestmark = pytest.mark.django_db
 
-ARGUMENTS = {"fleet": "f1", "hold_id": 1, "decision_id": 1, "seq": 1, "token_id": 1}
+ARGUMENTS = {"fleet": "f1"} | dict.fromkeys(
+    ("hold_id", "decision_id", "seq", "token_id", "rebalance_id"), 1
+)
 LOOKING = {
     *("login", "logout", "overview", "fleet-overview", "fleet"),
     *("decisions", "decision", "tick", "audit"),
@@ -81,7 +83,10 @@ def confirm(client: Client, path: str, **more: str) -> Any:
 
 
 def test_every_page_that_changes_something_is_known_here() -> None:
-    assert CHANGING == ["hold", "mode", "release", "revoke-token", "tokens"]
+    assert set(CHANGING) == {
+        *("cancel-delivery", "cancel-rebalance", "hold", "mode", "release", "revoke-token"),
+        *("roll-back", "tokens"),
+    }
 
 
 @pytest.mark.parametrize("name", CHANGING)
@@ -106,7 +111,7 @@ def test_a_viewer_sees_no_action(fleet: Fleet, hold: Hold, name: str) -> None:
         page = viewer.get(address(name)).content.decode()
     assert re.findall(r'<form method="post" action="([^"]+)"', page) == ["/logout/"]
     assert page.count('method="post"') == 1
-    changing = ("/mode/", "/hold/", "/release/", "/revoke/", "/tokens/")
+    changing = ("/mode/", "/hold/", "/release/", "/revoke/", "/tokens/", "/rollback/", "/cancel/")
     assert not [
         link for link in re.findall(r'href="([^"]+)"', page) if any(c in link for c in changing)
     ]

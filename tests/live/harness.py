@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -14,7 +15,20 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
+from console import demo
+
 ROOT = Path(__file__).resolve().parents[2]
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def say(title: str, **figures: object) -> None:
+    """The figures of a proof, one line of JSON."""
+    print(f"\n{title}: {json.dumps(figures, default=str)}", flush=True)
 
 
 class Demo:
@@ -49,7 +63,8 @@ class Demo:
             assert self.process.poll() is None, self.log.read_text()[-3000:]
             assert time.monotonic() < deadline_s, self.log.read_text()[-3000:]
             time.sleep(0.2)
-        issued = self.manage("token", "issue", "proof", "--scope", "read", "--json")
+        scopes = ("--scope", "read", "--scope", "operate")
+        issued = self.manage("token", "issue", "proof", *scopes, "--json")
         self.token = json.loads(issued)["secret"]
 
     def stop(self) -> None:
@@ -69,6 +84,33 @@ class Demo:
         url = f"http://127.0.0.1:{self.port}/api/v1/fleets/prfaas-1t{path}"
         return self._json(url, {"Authorization": f"Bearer {self.token}"})
 
+    def set_knobs(self, **knobs: object) -> None:
+        """Change the policy's knobs, whatever its version is."""
+        url = f"http://127.0.0.1:{self.port}/api/v1/fleets/prfaas-1t/policy"
+        headers = {
+            "Authorization": f"Bearer {self.token}",
+            "Content-Type": "application/json",
+            "If-Match": f'"{self.get("/policy")["version"]}"',
+        }
+        self._json(url, headers, "PATCH", {"knobs": knobs, "reason": "the proof's setting"})
+
+    def roles(self) -> dict[str, dict[str, int]]:
+        """How many engines of each cluster say that they prefill and decode."""
+        found: dict[str, dict[str, int]] = {}
+        for row in self.get("/instances")["results"]:
+            cluster = found.setdefault(row["id"].split("/")[1], {"prefill": 0, "decode": 0})
+            cluster[row["role"]] += 1
+        return found
+
+    def changes(self) -> list[dict[str, Any]]:
+        """Every adopted decision after the first, oldest first."""
+        return [d for d in self.all("/decisions") if d["kind"] == "adopted"][1:]
+
+    def failed(self) -> int:
+        """Requests that failed at any load generator."""
+        loads = [place for place in demo.places(self.state) if place.startswith("load")]
+        return sum(self.lab(load, "/summary")["failed"] for load in loads)
+
     def all(self, path: str) -> list[Any]:
         """Every row of a paged list, oldest first."""
         rows: list[Any] = []
@@ -80,13 +122,16 @@ class Demo:
         return rows[::-1]
 
     def lab(self, place: str, path: str) -> Any:
-        """An answer of the lab's own ports: `admin` or `load`."""
-        ports = json.loads((self.state / "demo" / "ports.json").read_text())
-        return self._json(f"http://127.0.0.1:{ports[place]}{path}", {})
+        """An answer of the lab's own ports: `admin`, or a load's."""
+        return self._json(f"{self.url(place)}{path}", {})
 
-    def requests(self) -> list[dict[str, Any]]:
-        """What the load generator recorded, a row per finished request."""
-        text = (self.state / "demo" / "requests.jsonl").read_text()
+    def url(self, place: str) -> str:
+        """The base URL of one of the demo's listeners, by its name in `ports.json`."""
+        return demo.places(self.state)[place]
+
+    def requests(self, file: str = "requests.jsonl") -> list[dict[str, Any]]:
+        """What a load generator recorded, a row per finished request."""
+        text = (self.state / "demo" / file).read_text()
         return [json.loads(line) for line in text.splitlines() if line.endswith("}")]
 
     def scenario(self) -> dict[str, Any]:
@@ -97,8 +142,8 @@ class Demo:
         return [sys.executable, "manage.py", *words]
 
     @staticmethod
-    def _json(url: str, headers: dict[str, str]) -> Any:
-        with urllib.request.urlopen(
-            urllib.request.Request(url, headers=headers), timeout=20
-        ) as answer:
+    def _json(url: str, headers: dict[str, str], method: str = "GET", body: Any = None) -> Any:
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(url, data, headers, method=method)
+        with urllib.request.urlopen(request, timeout=30) as answer:
             return json.load(answer)

@@ -7,7 +7,6 @@ parameters, which the loop never sees. The figures of one run are kept in docs/p
 from __future__ import annotations
 
 import json
-import socket
 import time
 import urllib.error
 from collections import Counter
@@ -20,17 +19,13 @@ from routing.core import fleetmodel
 from routing.core.optimize import Freedom, optimise
 from routing.core.scenario import parse_scenario
 from routing.core.throughput import Setting, predict
-from tests.live.harness import Demo
+from tests.live.harness import Demo, free_port, say
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(2400)]
 
 LINK = "prfaas->pd"
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+FIXED = {"mode": "active", "roles": "fixed", "cache_mode": "scarce"}
+"""Only t moves in these proofs."""
 
 
 class Truth:
@@ -54,10 +49,6 @@ class Truth:
         return found.settings["pd"].threshold, found.prediction.lambda_max_rps
 
 
-def say(title: str, **figures: object) -> None:
-    print(f"\n{title}: {json.dumps(figures, default=str)}", flush=True)
-
-
 def threshold(plan: dict[str, Any]) -> int:
     return int(plan["clusters"]["pd"]["threshold_tokens"])
 
@@ -72,7 +63,7 @@ def counters(demo: Demo) -> tuple[int, int, int, int]:
 
 
 def test_from_4000_tokens_the_loop_finds_the_optimum_and_rests(state: Path) -> None:
-    with Demo(state, free_port(), rate_rps=2.5, threshold_tokens=4000, mode="active") as demo:
+    with Demo(state, free_port(), rate_rps=2.5, threshold_tokens=4000, **FIXED) as demo:
         truth = Truth(demo.scenario())
         time.sleep(600)
         plan = demo.get("/plan")
@@ -129,7 +120,7 @@ def test_advisory_and_paused_push_nothing(state: Path, mode: str) -> None:
 
 
 def test_a_narrow_link_raises_the_threshold_and_a_wide_one_lowers_it(state: Path) -> None:
-    with Demo(state, free_port(), rate_rps=1.8, threshold_tokens=19_800, mode="active") as demo:
+    with Demo(state, free_port(), rate_rps=1.8, threshold_tokens=19_800, **FIXED) as demo:
         document = demo.scenario()
         narrow_t, _ = Truth(document, gbps=5.8).best()
         time.sleep(300)

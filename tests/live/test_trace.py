@@ -15,8 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.live.harness import Demo
-from tests.live.test_loop import free_port, say
+from tests.live.harness import Demo, free_port, say
 
 TRACE = Path(__file__).parents[2] / "../shared/data/traces/mooncake_conversation_trace.jsonl.gz"
 BLOCK_TOKENS = 512
@@ -51,6 +50,7 @@ def test_every_request_goes_where_the_rule_recomputed_from_the_trace_sends_it(
     with gzip.open(TRACE, "rt") as lines:
         trace = [json.loads(line) for line in lines]
     options = {"n_gates": 1, "cache": "cluster", "prompt": "ids", "trace": TRACE.resolve()}
+    options |= {"roles": "fixed", "cache_mode": "scarce"}
     with Demo(state, free_port(), threshold_tokens=8000, **options) as demo:
         time.sleep(REPLAY_S + 90)
         records = demo.requests()

@@ -211,7 +211,7 @@ def test_what_cannot_work_is_said_in_a_line(
 
 
 def test_an_unknown_demo_option_is_refused_by_name(state: Path) -> None:
-    console = Console(state, free_port(), "--demo", "--demo-option", "speed=3")
+    console = Console(state, free_port(), "--demo", "--demo-option", "warp=3")
     assert console.process.wait(60) == 2
-    assert "speed" in console.text
+    assert "warp" in console.text
     assert "rate_rps" in console.text

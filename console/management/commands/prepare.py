@@ -31,6 +31,9 @@ class Command(BaseCommand):
         parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
         parser.add_argument("--demo-scenario", type=Path, help="scenario of the demo's fleet")
         parser.add_argument("--demo-mode", default="active", help="policy mode of the demo's fleet")
+        parser.add_argument(
+            "--demo-knobs", type=json.loads, default={}, help="policy knobs of the fleet, as JSON"
+        )
         parser.add_argument("--demo-tokens", type=Path, help="folder that keeps the demo's tokens")
 
     def handle(self, *args: Any, **options: Any) -> None:
@@ -40,13 +43,7 @@ class Command(BaseCommand):
             Group.objects.get_or_create(name=name)
         prepared: dict[str, Any] = {"admin": _first_admin(), "tokens": {}}
         if options["demo_scenario"]:
-            fleets.apply_file(
-                options["demo_scenario"],
-                mode=options["demo_mode"],
-                actor="system",
-                via="command",
-                now=timezone.now(),
-            )
+            _demo_fleet(options["demo_scenario"], options["demo_mode"], options["demo_knobs"])
             # The first plan is there before the first gate asks, so no request goes without one.
             for fleet in Fleet.objects.all():
                 scheduler.run_tick(
@@ -65,6 +62,23 @@ def _first_admin() -> dict[str, str] | None:
     password = secrets.token_urlsafe(12)
     User.objects.create_superuser("admin", password=password)
     return {"username": "admin", "password": password}
+
+
+def _demo_fleet(scenario: Path, mode: str, knobs: dict[str, Any]) -> None:
+    """The demo's fleet; its knobs only when it is new, later they are the operator's."""
+    known = set(Fleet.objects.values_list("pk", flat=True))
+    now = timezone.now()
+    fleet = fleets.apply_file(scenario, mode=mode, actor="system", via="command", now=now)
+    if fleet.pk not in known:
+        commands.set_policy(
+            fleet=fleet.pk,
+            changes={"knobs": knobs},
+            if_version=fleet.policy.version,
+            actor="system",
+            via="command",
+            reason="the demo's options",
+            now=now,
+        )
 
 
 def _demo_tokens(folder: Path) -> dict[str, str]:

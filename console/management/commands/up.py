@@ -157,6 +157,7 @@ def _prepare(env: dict[str, str], state: Path, demo_options: demo.Options | None
     if demo_options is not None:
         command += ["--demo-scenario", str(demo.write_scenario(state, demo_options))]
         command += ["--demo-mode", demo_options["mode"], "--demo-tokens", str(state / "demo")]
+        command += ["--demo-knobs", json.dumps(demo.knobs(demo_options))]
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
     if done.returncode:
         said = "\n".join(done.stderr.strip().splitlines()[-12:])

@@ -40,9 +40,37 @@ function showRow(row, reading, columns) {
   }
 }
 
+// An engine that changed its role says so in its next reading.
+function showRole(row, reading) {
+  if (!reading.role) return;
+  setText(row.querySelector('[data-cell="role"]'), reading.role, { flash: true });
+  const hue = reading.role === "decode" ? "decode"
+    : row.dataset.kind === "prefill" ? "remote" : "local";
+  row.querySelector(".swatch").className = `swatch ${hue}`;
+}
+
+function showReported(instances) {
+  for (const row of document.querySelectorAll("tr[data-roles]")) {
+    const mine = Object.entries(instances).filter(([path]) =>
+      path.split("/")[1] === row.dataset.roles).map(([, reading]) => reading);
+    const read = mine.filter((reading) =>
+      reading.state === "ok" && serverNow() - reading.received_s <= STALE_S);
+    const n = (role) => read.filter((reading) => reading.role === role).length;
+    const unread = mine.length - read.length;
+    setText(row.querySelector('[data-cell="reported"]'),
+      (read.length ? `${n("prefill")}/${n("decode")}` : f.NONE)
+        + (unread ? `, ${unread} not read` : ""), { flash: true });
+  }
+}
+
 function show() {
   const { frame } = live;
   if (!frame) return;
+  for (const row of document.querySelectorAll("tr[data-instance]")) {
+    const reading = frame.instances[row.dataset.instance];
+    if (reading) showRole(row, reading);
+  }
+  showReported(frame.instances);
   showRows("tr[data-instance]", "instance", frame.instances, INSTANCE);
   showRows("tr[data-link]", "link", frame.links, LINK);
   showRows("tr[data-agent]", "agent", Object.fromEntries(Object.entries(frame.agents).map(

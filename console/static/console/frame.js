@@ -5,6 +5,7 @@ import { serverNow } from "./clock.js";
 import { element, icon, setState } from "./dom.js";
 import { age, clock } from "./format.js";
 import { live } from "./live.js";
+import "./missing.js";
 import { refresh } from "./refresh.js";
 
 const { tickS, staleS } = document.body.dataset;
@@ -115,13 +116,15 @@ live.addEventListener("frame", ({ detail: { frame, gap } }) => {
   const modeChanged = mode !== null && frame.loop && frame.loop.mode !== mode;
   mode = frame.loop?.mode ?? mode;
   if (Object.keys(frame.agents).length > 0) refresh("no-agents");
-  if (gap || modeChanged || types.has("policy")) refresh("mode", "policy");
+  if (gap || modeChanged || types.has("policy")) refresh("mode", "policy", "holds");
+  if (gap || types.has("rebalance")) refresh("rebalance");
   if (gap || types.has("decision") || types.has("delivery")) {
-    refresh("recent", "page-data", "gates", "timeline", "delivery", "policy");
+    refresh("recent", "page-data", "gates", "timeline", "delivery", "policy", "rebalance");
   }
 });
 
 setInterval(showTruth, 1000);
 // What gates run and who is silent is judged by the server: asked again while somebody looks.
-setInterval(() => document.hidden || live.silent || refresh("gates", "sources"), REFRESH_MS);
+setInterval(() => document.hidden || live.silent || refresh("gates", "sources", "rebalance"),
+  REFRESH_MS);
 live.start();

@@ -2,7 +2,7 @@
 // pinned one (?from=..&to=.., epoch seconds) after pausing or zooming. Ages tick here too.
 
 import { serverNow } from "./clock.js";
-import { age, clock, stamp } from "./format.js";
+import { age, clock, duration, stamp } from "./format.js";
 import { setText } from "./dom.js";
 
 const SECONDS = { "5m": 300, "15m": 900, "1h": 3600, "6h": 21600, "24h": 86400 };
@@ -130,6 +130,12 @@ function tickAges() {
   const now = serverNow();
   for (const node of document.querySelectorAll("time[data-ago]")) {
     setText(node, age(now - Number(node.dataset.ago)));
+  }
+  for (const node of document.querySelectorAll("time[data-since]")) {
+    setText(node, duration(Math.max(0, Math.floor(now - Number(node.dataset.since)))));
+  }
+  for (const node of document.querySelectorAll("time[data-until]")) {
+    setText(node, duration(Math.max(0, Math.floor(Number(node.dataset.until) - now))));
   }
   setText(document.getElementById("clock"), `${clock(now)} UTC`);
 }

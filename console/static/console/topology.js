@@ -48,7 +48,9 @@ export class Topology {
         element("span", {}, role), element("div", { class: "bar" }, bar), parts.nums, parts.use));
       pools.set(role, parts);
     }
-    this.cards.set(cluster.name, { card, pools });
+    const asked = element("div", { class: "roles muted" });
+    if (cluster.kind === "pd") card.append(asked);
+    this.cards.set(cluster.name, { card, pools, asked, isPd: cluster.kind === "pd" });
     return card;
   }
 
@@ -80,28 +82,31 @@ export class Topology {
     if (!listed) this.layPipes();
   }
 
+  // A link may lead either way: down from a PrfaaS cluster, or up to one.
   layPipes() {
     const box = this.root.getBoundingClientRect();
-    const at = (name, side, index, of) => {
-      const card = this.cards.get(name).card.getBoundingClientRect();
-      const x = card.left - box.left + (card.width * (index + 1)) / (of + 1);
-      return [x, (side === "bottom" ? card.bottom : card.top) - box.top];
+    const at = (name, link) => {
+      const { card, isPd } = this.cards.get(name);
+      const { left, width, top, bottom } = card.getBoundingClientRect();
+      const ends = this.links.filter((l) => l.source === name || l.target === name);
+      const x = left - box.left + (width * (ends.indexOf(link) + 1)) / (ends.length + 1);
+      return [x, (isPd ? top : bottom) - box.top];
     };
     this.links.forEach((link, i) => {
-      const out = this.links.filter((l) => l.source === link.source);
-      const into = this.links.filter((l) => l.target === link.target);
-      const [x1, y1] = at(link.source, "bottom", out.indexOf(link), out.length);
-      const [x2, y2] = at(link.target, "top", into.indexOf(link), into.length);
-      const end = y2 - 9;
+      const [x1, y1] = at(link.source, link);
+      const [x2, y2] = at(link.target, link);
+      const ahead = y2 > y1 ? 1 : -1;
+      const end = y2 - 9 * ahead;
       const middle = (y1 + end) / 2;
       const path = `M${x1} ${y1} C${x1} ${middle} ${x2} ${middle} ${x2} ${end}`;
       const pipe = this.pipes.get(link.id);
       pipe.all.setAttribute("d", path);
       pipe.use.setAttribute("d", path);
       const half = pipe.width / 2 + 4;
-      pipe.arrow.setAttribute("d", `M${x2 - half} ${end} h${2 * half} L${x2} ${y2 - 1} Z`);
+      pipe.arrow.setAttribute("d", `M${x2 - half} ${end} h${2 * half} L${x2} ${y2 - ahead} Z`);
       // Labels of neighbours sit near opposite ends, where their pipes are apart.
-      const u = this.links.length === 1 ? 0.5 : i % 2 ? 0.74 : 0.26;
+      const fromTop = this.links.length === 1 ? 0.5 : i % 2 ? 0.74 : 0.26;
+      const u = ahead > 0 ? fromTop : 1 - fromTop;
       const bend = 3 * u * u - 2 * u * u * u; // x of the curve at u: its ends are upright
       pipe.label.style.left = `${x1 + (x2 - x1) * bend}px`;
       pipe.label.style.top = `${y1 + (end - y1) * u}px`;
@@ -110,7 +115,8 @@ export class Topology {
 
   // `stages` by name as the loop predicts them; `fresh(atS)` tells whether a reading still counts.
   update(frame, stages, fresh) {
-    for (const [name, { pools }] of this.cards) {
+    for (const [name, { pools, asked }] of this.cards) {
+      showRoles(asked, frame.loop?.plan?.clusters[name], (role) => frame.pools[`${name}/${role}`]);
       for (const [role, parts] of pools) {
         const key = role === "decode" ? "decode" : parts.bar.className.includes("remote")
           ? "remote_prefill" : "local_prefill";
@@ -174,4 +180,15 @@ export class Topology {
         : link.id,
     });
   }
+}
+
+// The roles that the plan asks for beside those that engines report.
+function showRoles(node, plan, pool) {
+  if (!plan) return;
+  const wanted = `${plan.n_prefill}/${plan.n_decode}`;
+  const [prefill, decode] = ["prefill", "decode"].map((role) => pool(role)?.n_fresh ?? 0);
+  const seen = prefill + decode > 0 ? `${prefill}/${decode}` : "not read";
+  setText(node, `roles ${seen}${seen === wanted ? " as planned" : `, the plan asks ${wanted}`}`,
+    { title: "prefill/decode instances" });
+  node.classList.toggle("warn", seen !== wanted);
 }

@@ -1,0 +1,304 @@
+"""What is missing, since when, and what still works, in sentences. Pure: plain values in and out.
+
+One finding a cause: an agent that fell silent stands for everything it reads, a database that does
+not answer for all that would be written to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+
+from console import figures
+
+Kind = Literal["instance", "link", "router"]
+Plan = tuple[int, int]
+
+ACK_AFTER_S: Final = 10.0
+"""A gate that runs an older plan this long after a newer one was issued has not acknowledged it."""
+_NAMED: Final = 3
+"""So many of a kind are named; more are counted."""
+_KINDS: Final = {"instance": ("Instance", "instances"), "router": ("Gate", "gates")}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """`what` for so long, since `since_s`: `effect`. Without `since_s` no time is known."""
+
+    key: str
+    what: str
+    since_s: float | None
+    effect: str
+    tone: str = "warn"
+
+    def sentence(self, now_s: float) -> str:
+        if self.since_s is None:
+            return f"{self.what}: {self.effect}."
+        lasts = figures.duration(int(max(now_s - self.since_s, 0.0)))
+        return f"{self.what} for {lasts} (since {figures.clock(self.since_s)}): {self.effect}."
+
+    def jsonable(self) -> dict[str, Any]:
+        return {
+            "key": self.key,
+            "what": self.what,
+            "since_s": self.since_s,
+            "effect": self.effect,
+            "tone": self.tone,
+        }
+
+
+@dataclass(frozen=True)
+class Source:
+    """Something an agent reads, as it was read last. `plan` is what a router says it runs."""
+
+    kind: Kind
+    path: str
+    agent: str
+    received_s: float
+    failing_since_s: float | None = None
+    error: str = ""
+    plan: Plan | None = None
+
+
+@dataclass(frozen=True)
+class Loop:
+    """The newest tick and the plan in force, issued at `plan_since_s`."""
+
+    at_s: float
+    mode: str
+    action: str
+    reason: str
+    plan: Plan | None = None
+    plan_since_s: float | None = None
+
+
+@dataclass(frozen=True)
+class View:
+    """What one web process knows of a fleet.
+
+    `agents` maps a name to when it was heard last, `reads` a name to the (kind, path) it reads.
+    `links` are all that should be read. The `_away_s` say since when something does not answer.
+    """
+
+    fleet: str
+    agents: Mapping[str, float]
+    reads: Mapping[str, Iterable[tuple[str, str]]]
+    sources: Iterable[Source]
+    links: Iterable[str]
+    loop: Loop | None
+    stale_s: float
+    loop_stale_s: float
+    database_away_s: float | None = None
+    broker_away_s: float | None = None
+    reread_s: float = field(default=5.0)
+
+
+def findings(view: View, now_s: float) -> list[Finding]:
+    """Everything that is missing at `now_s`, the widest cause first; empty when all is well."""
+    found = [*_broker(view, now_s)]
+    if view.database_away_s is not None:
+        return [_database(view), *found]
+    if not found:  # without the broker the loop has no clock: that is said already
+        found += _loop(view, now_s)
+    silent = {name: at_s for name, at_s in view.agents.items() if now_s - at_s > view.stale_s}
+    found += _agents(view, silent, now_s)
+    sources = [source for source in view.sources if source.agent not in silent]
+    found += _sources(view, sources, now_s)
+    found += _links(view, sources, silent, now_s)
+    found += _unacknowledged(view, sources, now_s)
+    return found
+
+
+def _database(view: View) -> Finding:
+    return Finding(
+        "database",
+        "The database has not answered",
+        view.database_away_s,
+        "nothing is stored or decided and figures are of then; agents keep their samples, "
+        f"{_gates_words(view)}",
+        "bad",
+    )
+
+
+def _broker(view: View, now_s: float) -> list[Finding]:
+    if view.broker_away_s is None:
+        return []
+    return [
+        Finding(
+            "broker",
+            "Valkey has not answered",
+            view.broker_away_s,
+            f"the loop has no clock and holds the plan, live updates are off and this page "
+            f"re-reads every {figures.duration(view.reread_s)}; samples are stored, "
+            f"{_gates_words(view)}",
+            "bad",
+        )
+    ]
+
+
+def _loop(view: View, now_s: float) -> list[Finding]:
+    if view.loop is None or now_s - view.loop.at_s <= view.loop_stale_s:
+        return []
+    return [
+        Finding(
+            "loop",
+            "The loop has not ticked",
+            view.loop.at_s,
+            f"beat or worker is down; t stays as it is, samples are stored, {_gates_words(view)}",
+            "bad",
+        )
+    ]
+
+
+def _agents(view: View, silent: Mapping[str, float], now_s: float) -> list[Finding]:
+    found = []
+    for name, heard_s in sorted(silent.items()):
+        what = _what_it_reads(view, name)
+        if what:  # an agent whose sources another one reads by now is not missed
+            effect = f"{what}; {_gates_words(view)}; {_loop_words(view, now_s)}"
+            found.append(Finding(f"agent:{name}", f"Agent {name} has been silent", heard_s, effect))
+    return found
+
+
+def _what_it_reads(view: View, agent: str) -> str:
+    reads = sorted(view.reads.get(agent, ()))
+    clusters = sorted({path.split("/")[1] for kind, path in reads if kind == "instance"})
+    links = [_arrow(path) for kind, path in reads if kind == "link"]
+    gates = [_short(path) for kind, path in reads if kind == "router"]
+    parts = []
+    if clusters:
+        parts.append(f"the queues of {_list(clusters)}")
+    if links:
+        parts.append(f"{'link' if len(links) == 1 else 'links'} {_list(links)}")
+    if gates:
+        parts.append(f"{'gate' if len(gates) == 1 else 'gates'} {_list(gates)}")
+    return f"no new figures of {', '.join(parts)}" if parts else ""
+
+
+def _sources(view: View, sources: list[Source], now_s: float) -> list[Finding]:
+    """Engines and gates that fell silent or fail although their agent is heard, by cluster."""
+    silent: dict[tuple[str, str], list[Source]] = {}
+    failing: dict[tuple[str, str], list[Source]] = {}
+    for source in sources:
+        if source.kind == "link":
+            continue
+        place = (source.kind, source.path.split("/")[1])
+        if now_s - source.received_s > view.stale_s:
+            silent.setdefault(place, []).append(source)
+        elif source.failing_since_s is not None:
+            failing.setdefault(place, []).append(source)
+    found = []
+    for (kind, cluster), rows in sorted(silent.items()):
+        since_s = min(row.received_s for row in rows)
+        effect = _without(kind, cluster, "", view, now_s)
+        what = _named(kind, cluster, rows, "has been silent", "have been silent")
+        found.append(Finding(f"silent:{kind}:{cluster}", what, since_s, effect))
+    for (kind, cluster), rows in sorted(failing.items()):
+        since_s = min(row.failing_since_s or now_s for row in rows)
+        why = next((row.error for row in rows if row.error), "")
+        effect = _without(kind, cluster, f"{why}; " if why else "", view, now_s)
+        what = _named(kind, cluster, rows, "could not be read", "could not be read")
+        found.append(Finding(f"failing:{kind}:{cluster}", what, since_s, effect))
+    return found
+
+
+def _without(kind: str, cluster: str, why: str, view: View, now_s: float) -> str:
+    if kind == "router":
+        return f"{why}if it lives it routes by its last plan, other gates route on"
+    return f"{why}{cluster} is shown without it; {_loop_words(view, now_s)}"
+
+
+def _named(kind: str, cluster: str, rows: list[Source], one: str, many: str) -> str:
+    singular, plural = _KINDS[kind]
+    if len(rows) == 1:
+        return f"{singular} {_short(rows[0].path)} {one}"
+    names = [row.path.split("/", 2)[2] for row in rows]
+    return f"{len(rows)} {plural} of {cluster} ({_list(names)}) {many}"
+
+
+def _links(
+    view: View, sources: list[Source], silent: Mapping[str, float], now_s: float
+) -> list[Finding]:
+    read = {source.path: source for source in sources if source.kind == "link"}
+    covered = {path for name in silent for kind, path in view.reads.get(name, ()) if kind == "link"}
+    found = []
+    for path in view.links:
+        source, what = read.get(path), f"Link {_arrow(path)}"
+        effect = f"its use and loss are unknown; {_loop_words(view, now_s)}"
+        if source is None:
+            if view.agents and path not in covered:
+                found.append(Finding(f"link:{path}", f"{what} is read by no agent", None, effect))
+        elif now_s - source.received_s > view.stale_s:
+            found.append(
+                Finding(f"link:{path}", f"{what} has been unread", source.received_s, effect)
+            )
+        elif source.failing_since_s is not None:
+            why = f" ({source.error})" if source.error else ""
+            words = f"{what} could not be read"
+            found.append(Finding(f"link:{path}", words, source.failing_since_s, f"{effect}{why}"))
+    return found
+
+
+def _unacknowledged(view: View, sources: list[Source], now_s: float) -> list[Finding]:
+    loop = view.loop
+    if loop is None or loop.plan is None or loop.plan_since_s is None:
+        return []
+    if now_s - loop.plan_since_s <= ACK_AFTER_S:
+        return []
+    late = [
+        source
+        for source in sources
+        if source.kind == "router"
+        and source.failing_since_s is None
+        and now_s - source.received_s <= view.stale_s
+        and (source.plan is None or source.plan < loop.plan)
+    ]
+    return [
+        Finding(
+            f"ack:{source.path}",
+            f"Gate {_short(source.path)} has not acknowledged plan {_version(loop.plan)}",
+            loop.plan_since_s,
+            f"it routes by plan {_version(source.plan)}"
+            if source.plan
+            else "it has no plan and sends everything local",
+        )
+        for source in sorted(late, key=lambda source: source.path)
+    ]
+
+
+def _gates_words(view: View) -> str:
+    if view.loop is None or view.loop.plan is None:
+        return "gates have no plan yet and send everything local"
+    return f"gates keep routing by plan {_version(view.loop.plan)}"
+
+
+def _loop_words(view: View, now_s: float) -> str:
+    loop = view.loop
+    if loop is None:
+        return "the loop has not run yet"
+    if now_s - loop.at_s > view.loop_stale_s:
+        return "the loop stands still"
+    if loop.mode == "paused":
+        return "the loop is paused"
+    if loop.action == "hold":
+        return f"the loop holds t ({loop.reason})"
+    return "the loop goes on"
+
+
+def _version(plan: Plan) -> str:
+    return f"{plan[0]}.{plan[1]}"
+
+
+def _short(path: str) -> str:
+    return path.split("/", 1)[1]
+
+
+def _arrow(link: str) -> str:
+    return link.replace("->", " → ")
+
+
+def _list(names: list[str]) -> str:
+    if len(names) <= _NAMED:
+        return ", ".join(names)
+    return f"{', '.join(names[:_NAMED])} and {len(names) - _NAMED} more"

@@ -1,0 +1,28 @@
+"""Writes a tokenizer of byte-pair encoding for the gate bench: `-m ... FILE`.
+
+8,000 tokens learned from the bench's own text; real ones are larger and no slower by much, as most
+of the time goes into words that are looked up whole.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+
+from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+
+from tests.bench.gate_overhead import Bodies
+
+
+def main() -> None:
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    trainer = trainers.BpeTrainer(
+        vocab_size=8000, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False
+    )
+    tokenizer.train_from_iterator(Bodies(random.Random(2)).text.splitlines(), trainer)
+    tokenizer.save(sys.argv[1])
+
+
+if __name__ == "__main__":
+    main()

@@ -25,6 +25,9 @@ SCENARIO = Path(routing.lab.__file__).parent / "prfaas_1t.toml"
 
 Options = dict[str, Any]
 
+_KV_EVENTS = "kv-events "
+"""Begins the name of a port where the engine named behind it publishes."""
+
 _RATE_RPS = {1: 2.5, 2: 3.6}
 """Requests a second by number of PD clusters: the best plan carries about 1.3 times that."""
 _SECOND_PD = {"instances": 6, "mu": 9.5, "share": 4 / 9}
@@ -112,6 +115,12 @@ OPTIONS: tuple[Option, ...] = (
         "none",
         _one_of("none", "exact"),
         "exact: the model's linear layers keep their state only where a request ended",
+    ),
+    Option(
+        "kv_events",
+        "off",
+        _one_of("off", "on"),
+        "engines tell gates what their caches hold; of use with prompt=ids",
     ),
     Option("prompt", "text", _one_of("text", "ids"), "prompts as words, or as token ids"),
     Option("trace", None, _trace, "Mooncake .jsonl(.gz) or Azure .csv(.gz) to replay"),
@@ -206,27 +215,27 @@ def programs(
         path.write_text(token)
     base = {k: v for k, v in env.items() if not _secret(k)}
 
-    def python(
-        name: str, module: str, file: str, config: dict[str, Any], ready_url: str | None = None
-    ) -> Program:
+    def python(name: str, module: str, file: str, config: dict[str, Any], **how: Any) -> Program:
         path = _write(folder / file, config)
         command = (sys.executable, "-m", module, "--config", str(path))
-        return Program(name, command, base, ready_url=ready_url)
+        return Program(name, command, base, **how)
 
     stack = _stack(scenario, ports, options)
     lab_url = f"{_url(ports['admin'])}/engines"
-    started = [python("lab", "routing.lab.stack", "stack.toml", stack, lab_url)]
+    started = [python("lab", "routing.lab.stack", "stack.toml", stack, ready_url=lab_url)]
     for cluster in _pd_clusters(scenario):
         for gate in _gates(cluster, options["n_gates"]):
             config = _gate(f"{fleet}/{cluster}/{gate}", ports, console_url, options)
             url = f"{_url(ports[gate])}/healthz"
-            started.append(python(gate, "routing.gate", f"{gate}.toml", config, url))
+            started.append(python(gate, "routing.gate", f"{gate}.toml", config, ready_url=url))
     for name in (c["name"] for c in scenario["clusters"]):
         config = _agent(scenario, name, ports, console_url, options)
         started.append(python(f"ag-{name}", "telemetry.agent", f"agent-{name}.toml", config))
     for cluster in _pd_clusters(scenario):
         load, config = f"load{_suffix(cluster)}", _load(scenario, cluster, ports, options)
-        started.append(python(load, "routing.lab.load", f"{load}.toml", config))
+        # A replayed trace ends; begun again it would not be the same trace.
+        for_ever = options["trace"] is None
+        started.append(python(load, "routing.lab.load", f"{load}.toml", config, restart=for_ever))
     return started
 
 
@@ -295,7 +304,8 @@ def _kept_ports(folder: Path, scenario: dict[str, Any], n_gates: int) -> dict[st
     for cluster in _pd_clusters(scenario):
         suffix = _suffix(cluster)
         names += [f"local{suffix}", f"remote{suffix}", f"load{suffix}", *_gates(cluster, n_gates)]
-    names += [name for c in scenario["clusters"] for name, _ in _instances(scenario, c["name"])]
+    engines = [name for c in scenario["clusters"] for name, _ in _instances(scenario, c["name"])]
+    names += [*engines, *(_KV_EVENTS + name for name in engines)]
     path = folder / "ports.json"
     kept: dict[str, int] = json.loads(path.read_text()) if path.exists() else {}
     ports: dict[str, int] = {}
@@ -318,17 +328,22 @@ def _kept_ports(folder: Path, scenario: dict[str, Any], n_gates: int) -> dict[st
 
 
 def _stack(scenario: dict[str, Any], ports: dict[str, int], options: Options) -> dict[str, Any]:
-    engines = {name: port for name, port in ports.items() if name.count("/") == 2}
+    listed = {name: port for name, port in ports.items() if name.count("/") == 2}
+    publishers = {name: port for name, port in listed.items() if name.startswith(_KV_EVENTS)}
     clusters = _pd_clusters(scenario)
     return {
         "scenario": "scenario.toml",
         "cache_scope": options["cache"],
         **_caches(options),
+        "kv_events": options["kv_events"] == "on",
         "ports": {
             "admin": ports["admin"],
             "local": {name: ports[f"local{_suffix(name)}"] for name in clusters},
             "remote": {name: {"prfaas": ports[f"remote{_suffix(name)}"]} for name in clusters},
-            "engines": engines,
+            "engines": {name: port for name, port in listed.items() if name not in publishers},
+            "kv_events": {
+                name.removeprefix(_KV_EVENTS): port for name, port in publishers.items()
+            },
         },
     }
 
@@ -341,8 +356,16 @@ def _caches(options: Options) -> dict[str, Any]:
 
 
 def _gate(router: str, ports: dict[str, int], console_url: str, options: Options) -> dict[str, Any]:
-    _, cluster, name = router.split("/")
+    fleet, cluster, name = router.split("/")
     caches, suffix = _caches(options), _suffix(cluster)
+
+    def events(place: str) -> dict[str, Any]:
+        if options["kv_events"] == "off":
+            return {}
+        begins = f"{_KV_EVENTS}{fleet}/{place}/"
+        published = [port for engine, port in ports.items() if engine.startswith(begins)]
+        return {"kv_events": [f"tcp://127.0.0.1:{port}" for port in published]}
+
     return {
         "router": router,
         "port": ports[name],
@@ -350,8 +373,10 @@ def _gate(router: str, ports: dict[str, int], console_url: str, options: Options
         "token_file": "gate.token",
         "plan_file": f"{name}.plan.json",
         "upstreams": {
-            "local": {"url": _url(ports[f"local{suffix}"]), **caches},
-            "remote": {"prfaas": {"url": _url(ports[f"remote{suffix}"]), **caches}},
+            "local": {"url": _url(ports[f"local{suffix}"]), **caches, **events(cluster)},
+            "remote": {
+                "prfaas": {"url": _url(ports[f"remote{suffix}"]), **caches, **events("prfaas")}
+            },
         },
     }
 

@@ -127,8 +127,8 @@ def of_roll_back(policy: Policy, decision: Decision, now: datetime) -> Effects:
             items.append(Effect("warn", "warn", "Not part of it:", text))
     items += [
         _stops(
-            f"choosing t for {', '.join(wanted)} until the hold ends, also for congestion or a "
-            "link that is down."
+            f"choosing t and moving roles for {', '.join(wanted)} until the hold ends, also for "
+            "congestion or a link that is down."
         ),
         _goes_on("measuring, charts and the record of every tick."),
         _undo(
@@ -174,12 +174,10 @@ def of_rebalance_cancel(row: Rebalance) -> Effects:
             items.append(_goes_on(text))
         elif move.step not in ("restore", "restored"):
             on_it = f", with {move.requests} requests on it" if move.requests else ""
-            items.append(
-                _moves(
-                    f"{name} (step {move.step}{on_it}) is put back: {move.from_role} again, and "
-                    "it takes requests again."
-                )
-            )
+            back = f"is put back: {move.from_role} again, and it takes requests again."
+            if move.step == "verify":
+                back = f"goes back to {move.from_role} if it is idle, else stays {move.to_role}."
+            items.append(_moves(f"{name} (step {move.step}{on_it}) {back}"))
     items += [
         _goes_on("requests: none is cut off. The plan itself, with t, stays in force."),
         _undo(

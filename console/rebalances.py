@@ -46,6 +46,12 @@ def under_way(fleet: Fleet) -> list[dict[str, Any]]:
     return [_row(row) for row in _with_moves(found).order_by("cluster")]
 
 
+def of_decision(decision: Decision) -> list[dict[str, Any]]:
+    """What a decision moved, a row a cluster."""
+    found = Rebalance.objects.filter(decision=decision)
+    return [_row(row) for row in _with_moves(found).order_by("cluster", "id")]
+
+
 def ended(fleet: Fleet) -> list[dict[str, Any]]:
     """What moved lately, newest first."""
     found = Rebalance.objects.filter(fleet=fleet).exclude(state__in=rebalance.ACTIVE)
@@ -71,9 +77,15 @@ def _row(row: Rebalance) -> dict[str, Any]:
         "n_done": sum(move.step == "done" for move in moves),
         "n_moves": max(n_wanted, len(moves)),
         "moves": [_move(move) for move in moves],
-        "waiting_for": row.waiting_for or _waiting(moves),
+        "reason": _short(row, row.reason),
+        "waiting_for": _short(row, row.waiting_for) or _waiting(moves),
         "took_s": took_s,
     }
+
+
+def _short(row: Rebalance, sentence: str) -> str:
+    """A sentence of the driver's for the middle of one of ours: no full stop, no fleet in names."""
+    return sentence.replace(f"{row.fleet_id}/", "").rstrip(".")
 
 
 def _waiting(moves: list[RoleMove]) -> str:

@@ -19,7 +19,7 @@ from console import effects, plans
 from console.changes import UNPROCESSABLE, VIA, conflict, policy_of
 from console.forms import NeededReasonForm, RollBackForm
 from console.roles import operators_only
-from routing import commands, delivery
+from routing import commands, delivery, fleets
 from routing.models import Decision, Policy, Rebalance, RouterState
 
 
@@ -55,7 +55,7 @@ def roll_back(request: HttpRequest, fleet: str, decision_id: int) -> HttpRespons
                 now=now,
             )
         except commands.Refused as exc:
-            refused = exc.message
+            refused = f"Not possible now: {exc.message}."
         else:
             messages.success(
                 request,
@@ -63,16 +63,19 @@ def roll_back(request: HttpRequest, fleet: str, decision_id: int) -> HttpRespons
                 "UTC. The next tick adopts it.",
             )
             return redirect("fleet-overview", fleet)
+    running = fleets.newest_adopted(policy.fleet)
+    does = "Hold" if running is not None and running.pk == decision.pk else "Roll back to"
+    title = f"{does} {_plan_tag(decision)}"
     context = {
         "fleet": policy.fleet,
         "policy": policy,
-        "title": f"Roll back to v{decision.version}",
-        "heading": f"Roll back to {_plan_tag(decision)}",
+        "title": title,
+        "heading": title,
         "note": _plan_words(decision),
         "effects": effects.of_roll_back(policy, decision, now),
         "form": form,
         "refused": refused,
-        "submit": "Roll back",
+        "submit": "Hold it" if does == "Hold" else "Roll back",
         "keep": "Leave the plan as it is",
         "back": reverse("decision", args=[fleet, decision.pk]),
     }
@@ -94,7 +97,7 @@ def _roll_back_refusal(policy: Policy, decision: Decision, now: datetime) -> str
                 now=now,
             )
         except commands.Refused as refused:
-            return f"{refused.message[0].upper()}{refused.message[1:]}."
+            return f"Not possible now: {refused.message}."
     return ""
 
 
@@ -184,7 +187,7 @@ def cancel_rebalance(request: HttpRequest, fleet: str, rebalance_id: int) -> Htt
         "title": "Cancel the move of roles",
         "heading": f"Cancel {before} → {wanted} in {row.cluster}",
         "note": f"Begun {row.created_at:%Y-%m-%d %H:%M:%S} UTC by {row.requested_by}. "
-        + row.waiting_for,
+        + row.waiting_for.replace(f"{fleet}/", ""),
         "effects": effects.of_rebalance_cancel(row),
         "form": form,
         "refused": refused,

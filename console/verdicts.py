@@ -8,7 +8,7 @@ from typing import Any
 
 from console import figures
 from console.context import BAD, GOOD, OFF, STALE_AFTER_S, WARN, Mark
-from console.plans import cluster_words, headline
+from console.plans import cluster_words, headline, roles
 from routing import delivery
 from routing.models import Decision, RouterState, Tick
 
@@ -250,8 +250,8 @@ def alternatives(verdict: dict[str, Any], running: dict[str, Any] | None) -> lis
     return [
         {
             "name": name,
-            "plan": ", ".join(
-                f"{cluster} {cluster_words(plan)}" if len(clusters) > 1 else cluster_words(plan)
+            "plan": "; ".join(
+                f"{cluster + ' ' if len(clusters) > 1 else ''}{cluster_words(plan)}, {roles(plan)}"
                 for cluster, plan in clusters.items()
             )
             if clusters

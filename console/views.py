@@ -151,6 +151,7 @@ def decision(request: HttpRequest, fleet: str, decision_id: int) -> HttpResponse
         ),
         "superseded": superseded,
         "revert": _revert_links(row),
+        "moved": rebalances.of_decision(row),
         **_verdict_context(row.tick, row.previous),
     }
     return render(request, "decision.html", context)

@@ -177,13 +177,14 @@ class CacheRelay:
     @contextlib.contextmanager
     def delivering(self, fleet: str, inbox: Inbox) -> Iterator[None]:
         """Fills `inbox` with what the gates of `fleet` say."""
+        if fleet not in self._inboxes:
+            self._to_check.set()
         self._inboxes.setdefault(fleet, set()).add(inbox)
         # Kept when the last gate leaves: a role that changes meanwhile is noticed on its return.
         inbox.offer_epochs(self._epochs.setdefault(fleet, Epochs()).by_place)
         if not self._tasks:
             loops = (self._hear(), self._tell(), self._check())
             self._tasks = [asyncio.create_task(loop) for loop in loops]
-        self._to_check.set()
         try:
             yield
         finally:

@@ -61,7 +61,7 @@ def test_a_move_of_roles_is_followed_step_by_step(
     expect(role).to_have_text("decode")
     expect(page.locator("tr[data-roles=pd] [data-cell=reported]")).to_have_text("0/2")
     page.click("text=Cancel…")
-    expect(page.locator(".effects")).to_contain_text("pd/h20-5 (step verify, with 37 requests")
+    expect(page.locator(".effects")).to_contain_text("goes back to prefill if it is idle")
     page.keyboard.press("Tab")
     page.fill("[name=reason]", "wrong hour")
     page.keyboard.press("Enter")

@@ -8,10 +8,12 @@ from datetime import timedelta
 
 import pytest
 import pytest_django
-from django.test import Client
+from django.db import OperationalError
+from django.test import Client, RequestFactory
 from django.urls import reverse
 from django.utils import timezone
 
+from console.api import failed
 from routing.models import Decision, Delivery, Tick
 from telemetry.models import Agent
 from tests.console.api_case import person
@@ -370,3 +372,18 @@ def test_a_link_measured_at_no_capacity_does_not_show_the_configured_one(viewer:
     row = words(re.search(r"<tr data-link=.*?</tr>", page, re.DOTALL)[0])
     assert "prfaas → pd" in row
     assert "100 Gbps" not in row
+
+
+def test_without_the_database_a_page_says_so_and_what_goes_on(rf: RequestFactory) -> None:
+    """The answer of handler500 while the exception it is about is being handled."""
+    try:
+        raise OperationalError("connection refused")
+    except OperationalError:
+        page, rest = failed(rf.get("/fleets/f1/")), failed(rf.get("/api/v1/fleets"))
+    assert (page.status_code, rest.status_code) == (503, 503)
+    assert "The database does not answer" in words(page.content.decode())
+    assert "Gates keep routing by the plan they run" in words(page.content.decode())
+    try:
+        raise ValueError("a bug")
+    except ValueError:
+        assert failed(rf.get("/fleets/f1/")).status_code == 500

@@ -32,7 +32,7 @@ def moving(fleet: Fleet, **changes: Any) -> Rebalance:
         "cluster": "pd",
         "decision": fleet.decisions.get(version=2),
         **{"from_n_prefill": 6, "from_n_decode": 2, "to_n_prefill": 4, "to_n_decode": 4},
-        "waiting_for": "h20-5 has 37 requests to finish",
+        "waiting_for": f"{fleet.pk}/pd/h20-5 still has 37 requests.",
         "requested_by": "system",
         "drain_timeout_s": 240.0,
         "created_at": now - timedelta(hours=2),
@@ -61,7 +61,7 @@ def test_the_fleet_page_shows_each_instance_and_its_step(fleet: Fleet) -> None:
     found = words(page)
     for expected in (
         "pd 6/2 → 4/4 prefill/decode moving 1 of 2 moved, for 2 h",
-        "Now: h20-5 has 37 requests to finish.",
+        "Now: pd/h20-5 still has 37 requests.",
         "Why: v2 , Raised t because",
         "Deadline in 3 h .",
         "pd/h20-4 prefill → decode Cordon , done Drain , done Switch , done Read back , done "
@@ -71,6 +71,7 @@ def test_the_fleet_page_shows_each_instance_and_its_step(fleet: Fleet) -> None:
     ):
         assert expected in found, expected
     assert page.count('aria-current="step"') == 1
+    assert "Cancel…" not in page, "a viewer changes nothing"
 
 
 def test_the_overview_says_that_roles_move(fleet: Fleet) -> None:
@@ -80,6 +81,17 @@ def test_the_overview_says_that_roles_move(fleet: Fleet) -> None:
     assert "moving Roles of pd 6/2 → 4/4 , 1 of 2 moved, for 2 h" in found
     Rebalance.objects.filter(pk=row.pk).update(state="done", finished_at=timezone.now())
     assert "Roles of pd" not in text(viewer, "fleet-overview", "f1")
+
+
+def test_the_decision_page_says_how_far_its_roles_are(fleet: Fleet) -> None:
+    row = moving(fleet)
+    viewer = person("viewer")
+    page = text(viewer, "decision", "f1", row.decision_id)
+    assert "moving pd 6/2 → 4/4, 1 of 2 moved, for 2 h pd/h20-5 still has 37 requests" in page
+    ended_at = row.created_at + timedelta(minutes=5)
+    Rebalance.objects.filter(pk=row.pk).update(state="failed", finished_at=ended_at, reason="No.")
+    page = text(viewer, "decision", "f1", row.decision_id)
+    assert "failed pd 6/2 → 4/4, 1 of 2 moved in 5 min No Steps" in page
 
 
 @pytest.mark.parametrize(

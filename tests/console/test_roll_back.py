@@ -116,7 +116,7 @@ def test_the_page_says_first_what_rolling_back_would_do() -> None:
         "pd goes from t 6K tok to t 4K tok with the next tick.",
         "remote share",
         "Not part of it: roles. pd had 6/2 in that plan and has 3/5 now",
-        "Stops: choosing t for pd until the hold ends",
+        "Stops: choosing t and moving roles for pd until the hold ends",
         "Undo: release the hold from the fleet page, or let it run out",
     ):
         assert sentence in found

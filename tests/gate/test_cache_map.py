@@ -13,6 +13,7 @@ import pytest
 from routing.gate.cache_map import MAX_KEYS, MAX_QUEUED_KEYS, RETELL_S, CacheMap
 from routing.gate.metrics import Metrics
 from routing.gate.prefix import Chain, PrefixIndex, chain_of
+from tests.gate.peers import TOKEN, Console, Upstream, gate_config, gate_running, until
 
 BLOCK_BYTES = 2048
 
@@ -328,3 +329,30 @@ async def test_news_goes_on_between_two_answers(a: Gate, clock: Clock) -> None:
     assert (answer["snapshot"], keys_of(answer)) == (True, chain(10))
     assert keys_of(news) == chain(10, seed=1)
     assert "snapshot" not in news
+
+
+async def test_a_gate_asks_on_every_new_socket_and_tells_what_its_upstreams_computed(
+    local: Upstream, remote: Upstream
+) -> None:
+    async with Console().running() as console:
+        config = gate_config(
+            local.url, {"prfaas": remote.url}, console_url=console.url, token=TOKEN
+        )
+        async with gate_running(config) as gate:
+            await until(lambda: len(console.told) == 1)
+            for socket in list(console.sockets):
+                await socket.close()
+            await until(lambda: len(console.told) == 2)
+            wanted = {"type": "cache_wanted", "router": "F/pd/g1", "places": ["pd", "prfaas"]}
+            assert console.told == [wanted, wanted]
+            await gate.complete(list(range(2_000)))
+            await until(lambda: len(console.told) == 3)
+            told = console.told[-1]
+            assert (told["type"], told["place"], told["router"]) == ("cache", "pd", "F/pd/g1")
+            assert told["block_bytes"] == config.block_tokens * 4
+            assert len(keys_of(told)) == 2_000 // config.block_tokens
+            await console.push({"type": "cache_epoch", "place": "pd", "epoch": 1})
+            await until(lambda: len(gate.gate.places()["pd"]) == 0)
+            page = await gate.metrics()
+            assert page["prfaas_gate_cache_keys_sent_total"] == len(keys_of(told))
+            assert page["prfaas_gate_cache_epochs_total"] == 1

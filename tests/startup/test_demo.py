@@ -105,6 +105,18 @@ def test_ports_stay_and_knobs_are_what_is_not_automatic(tmp_path: Path) -> None:
     assert demo.knobs(fixed) == {"roles_mode": "fixed", "cache_mode": "abundant"}
 
 
+def test_a_replay_ends_and_is_not_begun_again(tmp_path: Path) -> None:
+    trace = tmp_path / "trace.jsonl"
+    trace.write_text('{"timestamp": 0, "input_length": 5, "output_length": 1, "hash_ids": [1]}')
+    options = demo.parse_options([f"trace={trace}", "speed=2"])
+    demo.write_scenario(tmp_path, options)
+    *others, load = demo.programs({}, tmp_path, options, TOKENS, "http://127.0.0.1:8000")
+    assert all(program.restart for program in others)
+    assert not load.restart
+    [config] = loads(tmp_path / "demo")
+    assert (config.trace, config.speed) == (str(trace), 2.0)
+
+
 @pytest.mark.parametrize(
     ("words", "why"),
     [

@@ -117,7 +117,7 @@ live.addEventListener("frame", ({ detail: { frame, gap } }) => {
   mode = frame.loop?.mode ?? mode;
   if (Object.keys(frame.agents).length > 0) refresh("no-agents");
   if (gap || modeChanged || types.has("policy")) refresh("mode", "policy", "holds");
-  if (gap || types.has("rebalance")) refresh("rebalance");
+  if (gap || types.has("rebalance")) refresh("rebalance", "delivery");
   if (gap || types.has("decision") || types.has("delivery")) {
     refresh("recent", "page-data", "gates", "timeline", "delivery", "policy", "rebalance");
   }

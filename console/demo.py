@@ -341,9 +341,7 @@ def _stack(scenario: dict[str, Any], ports: dict[str, int], options: Options) ->
             "local": {name: ports[f"local{_suffix(name)}"] for name in clusters},
             "remote": {name: {"prfaas": ports[f"remote{_suffix(name)}"]} for name in clusters},
             "engines": {name: port for name, port in listed.items() if name not in publishers},
-            "kv_events": {
-                name.removeprefix(_KV_EVENTS): port for name, port in publishers.items()
-            },
+            "kv_events": {name.removeprefix(_KV_EVENTS): port for name, port in publishers.items()},
         },
     }
 

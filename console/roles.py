@@ -40,7 +40,8 @@ def role_of(user: Any) -> Role:
     if "admin" in scopes:
         name, help_text = "administrator", "Administrator: may also issue and revoke tokens."
     elif "operate" in scopes:
-        name, help_text = "operator", "Operator: may switch modes and hold plans."
+        name = "operator"
+        help_text = "Operator: may switch modes, hold plans, roll back and cancel moves of roles."
     elif "read" in scopes:
         name, help_text = "viewer", "Viewer: sees everything, changes nothing."
     else:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from itertools import groupby
 from typing import Any
-from urllib.parse import urlencode
 
 from django.conf import settings
 from django.core.paginator import Page, Paginator
@@ -150,7 +149,7 @@ def decision(request: HttpRequest, fleet: str, decision_id: int) -> HttpResponse
             verdict.get("adopted") or verdict.get("current"), [x.id for x in scenario.links], later
         ),
         "superseded": superseded,
-        "revert": _revert_links(row),
+        "previous": _previous_decision(row) if row.version else None,
         "moved": rebalances.of_decision(row),
         **_verdict_context(row.tick, row.previous),
     }
@@ -324,25 +323,10 @@ def _next_decision(row: Decision) -> Decision | None:
     return pushed.filter(created_at__gt=row.created_at).order_by("created_at").first()
 
 
-def _revert_links(row: Decision) -> list[dict[str, str]]:
-    """A hold for each cluster that the decision changed: mode and t as they were before."""
-    links = []
-    before = (row.previous or {}).get("clusters", {})
-    for cluster, plan in row.plan["clusters"].items():
-        was = before.get(cluster)
-        words = plans.cluster_words(was)
-        if was is None or words == plans.cluster_words(plan):
-            continue
-        threshold = was["threshold_tokens"]
-        asked = {
-            "cluster": cluster,
-            "mode": was["mode"],
-            "threshold_tokens": "" if threshold is None else threshold,
-            "span_s": 3600,
-            "reason": f"Revert of {f'v{row.version}' if row.version else 'advice'}",
-        }
-        links.append({"cluster": cluster, "words": words, "query": urlencode(asked)})
-    return links
+def _previous_decision(row: Decision) -> Decision | None:
+    """The pushed plan before this decision."""
+    pushed = Decision.objects.filter(fleet=row.fleet, version__isnull=False)
+    return pushed.filter(created_at__lt=row.created_at).order_by("-created_at").first()
 
 
 def _verdict_context(row: Tick | None, running: dict[str, Any] | None) -> dict[str, Any]:

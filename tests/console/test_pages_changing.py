@@ -284,12 +284,15 @@ def test_a_hold_is_released_only_in_its_own_fleet(
     assert hold.released_at is None
 
 
-def test_a_decision_offers_its_revert_as_a_hold(fleet: Fleet, operator: Client) -> None:
+def test_a_decision_offers_to_be_undone_by_rolling_back_to_the_one_before(
+    fleet: Fleet, operator: Client
+) -> None:
     newest = fleet.decisions.get(version=2)
     page = operator.get(f"/fleets/f1/decisions/{newest.pk}/").content.decode()
-    link = re.search(r'href="([^"]+)">Revert: hold t 4K tok', page)
+    link = re.search(r'href="([^"]+)">Undo: roll back to v1', page)
     assert link
-    found = words(operator.get(link[1].replace("&amp;", "&")).content.decode())
+    assert link[1] == f"/fleets/f1/decisions/{fleet.decisions.get(version=1).pk}/rollback/"
+    found = words(operator.get(link[1]).content.decode())
     assert "pd goes from t 6K tok to t 4K tok" in found
 
 
@@ -389,9 +392,21 @@ def test_a_reason_too_long_is_refused_and_nothing_is_written(fleet: Fleet, hold:
     assert Action.objects.count() == before
 
 
-def test_reverting_to_t_zero_asks_for_zero_not_for_nothing(operator: Client, fleet: Fleet) -> None:
-    row = Decision.objects.filter(fleet=fleet, version__isnull=False).order_by("-id").first()
-    row.previous["clusters"]["pd"] |= {"mode": "threshold", "threshold_tokens": 0}
-    row.save()
-    page = operator.get(f"/fleets/f1/decisions/{row.pk}/").content.decode()
-    assert "threshold_tokens=0&amp;" in page
+def test_rolling_back_to_t_zero_holds_zero_not_nothing(operator: Client, fleet: Fleet) -> None:
+    commands.set_policy(
+        fleet="f1",
+        changes={"knobs": {"t_min_tokens": 0}},
+        if_version=fleet.policy.version,
+        actor="ada",
+        via="test",
+        reason="",
+        now=timezone.now(),
+    )
+    first = Decision.objects.filter(fleet=fleet, version__isnull=False).order_by("id").first()
+    first.plan["clusters"]["pd"] |= {"mode": "threshold", "threshold_tokens": 0}
+    first.save()
+    sent = {"owner": "ada", "reason": "incident 9", "span_s": "3600", "version": "2"}
+    response = operator.post(f"/fleets/f1/decisions/{first.pk}/rollback/", sent)
+    assert response.status_code == 302, words(response.content.decode())
+    placed = Hold.objects.get(fleet=fleet, reason__contains="incident 9")
+    assert (placed.mode, placed.threshold_tokens) == ("threshold", 0)

@@ -201,7 +201,7 @@ def _band(plan: ClusterPlan, ratio: float) -> tuple[int, int] | None:
 
 def _differing(before: ClusterPlan, after: ClusterPlan, fields: Iterable[str]) -> list[str]:
     return [
-        f"{field} {getattr(before, field)} -> {getattr(after, field)}"
+        f"{field} {words.number(getattr(before, field))} -> {words.number(getattr(after, field))}"
         for field in fields
         if getattr(before, field) != getattr(after, field)
     ]

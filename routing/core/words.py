@@ -189,6 +189,13 @@ def cache_mode(name: str, mode: str, why: str) -> str:
     return f"Caches of {name} are judged {_CACHES[mode]}: {why}."
 
 
+def number(value: int | tuple[int, int] | None) -> str:
+    """`none`, `12`, `15,600..24,375`."""
+    if isinstance(value, tuple):
+        return f"{value[0]:,}..{value[1]:,}"
+    return "none" if value is None else f"{value:,}"
+
+
 def policy_changed(name: str, what: Iterable[str]) -> str:
     return f"{name} takes over from the policy: {', '.join(what)}."
 

@@ -150,6 +150,7 @@ def test_a_policy_without_hysteresis_is_obeyed_at_once_but_not_while_paused() ->
 def test_band_and_limit_come_from_the_policy_and_move_with_t() -> None:
     verdict = says(seen(), band_ratio=0.25, max_remote_in_flight=12, memory=Memory())
     assert (verdict.action, verdict.reason) == ("adopt", "PolicyChanged")
+    assert "band none -> 15,600..24,375" in verdict.message
     assert cluster(verdict).band == (15_600, 24_375)
     assert cluster(verdict).max_remote_in_flight == 12
     again = decide(

@@ -189,13 +189,21 @@ def assumptions(scenario: Scenario, observation: Observation) -> tuple[str, ...]
 
 
 def setting(plan: ClusterPlan, seen: PdObservation) -> Setting:
-    """What a cluster runs, with the roles that were observed where both are."""
+    """What a cluster runs, with the roles that were observed where both are.
+
+    While instances move, those on the way count in neither role: t then suits what will be there.
+    """
     observed = seen.n_prefill > 0 and seen.n_decode > 0
+    n_prefill = seen.n_prefill if observed else plan.n_prefill
+    n_decode = seen.n_decode if observed else plan.n_decode
+    change = seen.role_change
+    if change is not None and change.state == "running":
+        n_prefill, n_decode = min(n_prefill, change.n_prefill), min(n_decode, change.n_decode)
     threshold = {"always_local": ALWAYS_LOCAL_T, "always_remote": ALWAYS_REMOTE_T}.get(
         plan.mode, float(plan.threshold_tokens or 0)
     )
     return Setting(
         threshold=threshold,
-        n_prefill=seen.n_prefill if observed else plan.n_prefill,
-        n_decode=seen.n_decode if observed else plan.n_decode,
+        n_prefill=n_prefill,
+        n_decode=n_decode,
     )

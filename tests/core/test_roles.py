@@ -206,6 +206,18 @@ def test_s25_a_move_that_is_no_longer_worth_it_is_called_back(observation: Obser
     assert (verdict.reason, moved(verdict)) == ("RolesCancelled", (6, 2)), verdict.message
 
 
+def test_while_instances_move_t_is_tuned_for_those_that_stay_in_their_role() -> None:
+    """4/4 on its way to 2/6: two prefillers and four decoders are certain."""
+    mix = exact_histogram(lengths=LogNormalLengths(9.2, 1.0, 128, 131_072))
+    on_the_way = at(4, 4, lengths=mix, role_change=change(n_prefill=2, n_decode=6))
+    verdict = says(
+        seen(pd=on_the_way), roles=(2, 6), memory=Memory(gain_since_s=900.0), threshold=20_250
+    )
+    assert verdict.reason == "PrefillImbalance", verdict.message
+    assert verdict.plan.clusters["pd"].threshold_tokens == 13_500
+    assert moved(verdict) == (2, 6)
+
+
 def test_a_move_that_is_still_worth_it_goes_on() -> None:
     halfway = seen(pd=at(5, 3, role_change=change()))
     verdict = says(halfway, roles=(4, 4), memory=Memory())

@@ -80,7 +80,8 @@ def test_a_joint_plan_is_applied_on_both_and_shares_are_as_planned(state: Path) 
         name: {f"{d['epoch']}.{d['version']}": t for d, t in in_force(decisions, name)}
         for name in PD
     }
-    # The same of the very prompts that were sent, each under the plan it met: no noise in this.
+    # The same of the very prompts that were sent, each under the plan it met: what is left
+    # between the two is how well a gate estimates the length of a text.
     drawn = {
         name: {
             "long": statistics.fmean(
@@ -108,7 +109,7 @@ def test_a_joint_plan_is_applied_on_both_and_shares_are_as_planned(state: Path) 
     assert decisions[-1]["delivery"]["state"] == "applied"
     assert all(d["delivery"]["state"] in ("applied", "superseded") for d in decisions)
     for name in PD:
-        assert drawn[name]["remote"] == pytest.approx(drawn[name]["long"], abs=0.01)
+        assert drawn[name]["remote"] == pytest.approx(drawn[name]["long"], abs=0.02)
         assert roles[name] == {
             "prefill": plan[name]["n_prefill"],
             "decode": plan[name]["n_decode"],

@@ -341,7 +341,7 @@ class Hub:
                 return
             except Exception as exc:  # both may have been restarted; it will be back in a moment
                 log.warning("the live view of %s could not be read: %s", fleet, exc)
-                await asyncio.sleep(delay_s)
+                await asyncio.sleep(delay_s * random.uniform(0.5, 1.5))
 
     def _hear(self, channel: str, data: bytes) -> None:
         if channel == publish.CHANNEL:

@@ -11,6 +11,7 @@ import asyncio
 import binascii
 import contextlib
 import logging
+import random
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
@@ -216,7 +217,7 @@ class CacheRelay:
                             await client.publish(*self._outbox.popleft())
             except (RedisError, OSError) as exc:
                 self._lost(exc)
-            await asyncio.sleep(_RETRY_S)
+            await asyncio.sleep(_RETRY_S * random.uniform(0.5, 1.5))
             self._outbox.clear()
 
     async def _hear(self) -> None:
@@ -225,7 +226,7 @@ class CacheRelay:
                 await self._listen()
             except (RedisError, OSError) as exc:
                 self._lost(exc)
-            await asyncio.sleep(_RETRY_S)
+            await asyncio.sleep(_RETRY_S * random.uniform(0.5, 1.5))
 
     async def _listen(self) -> None:
         async with self._client() as client, client.pubsub() as pubsub:

@@ -1,7 +1,6 @@
-"""Writes a tokenizer of byte-pair encoding for the gate bench: `-m ... FILE`.
+"""Writes a byte-pair tokenizer for the gate bench: `-m tests.bench.small_tokenizer FILE`.
 
-8,000 tokens learned from the bench's own text; real ones are larger and no slower by much, as most
-of the time goes into words that are looked up whole.
+4,000 tokens learned from the bench's own text: about as many bytes a token as English has.
 """
 
 from __future__ import annotations
@@ -18,9 +17,9 @@ def main() -> None:
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     trainer = trainers.BpeTrainer(
-        vocab_size=8000, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False
+        vocab_size=4000, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False
     )
-    tokenizer.train_from_iterator(Bodies(random.Random(2)).text.splitlines(), trainer)
+    tokenizer.train_from_iterator(Bodies(random.Random(1)).text.splitlines(), trainer)
     tokenizer.save(sys.argv[1])
 
 

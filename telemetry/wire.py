@@ -114,9 +114,9 @@ class RouterSignals(
 
     `requests_total` is counted at arrival, keyed `"side|reason"`. `uncached_tokens` holds one
     histogram of `l_total - l_side` for *both* sides of every request, keyed `"side|source"` with
-    source `tokenised`, `usage` or `estimated`; the optimiser reads the first two only. Side `judged`
-    is what the rule compared with t. `movable_tokens_total` are prompt tokens that only a remote
-    side's cache held.
+    source `tokenised`, `usage` or `estimated`; the optimiser reads the first two only. As side
+    `judged` it holds what the rule compared with t. `movable_tokens_total` are prompt tokens that
+    only a remote side's cache held.
     """
 
     requests_total: dict[str, float] | None = None

@@ -16,11 +16,12 @@ from aiohttp import web
 from routing.gate.cache_map import CacheMap
 from routing.gate.config import GateConfig, UpstreamConfig
 from routing.gate.count import Counter, Tokenizer
+from routing.gate.kv_events import KvEvents
 from routing.gate.metrics import SIDES, Metrics
 from routing.gate.plan import Ack
 from routing.gate.plan_client import PlanBoard, PlanClient
 from routing.gate.prefix import PrefixIndex
-from routing.gate.prompt import BYTES_PER_ID
+from routing.gate.prompt import BYTES_PER_ID, salt_of
 from routing.gate.proxy import Proxy
 from routing.gate.rule import Side
 from routing.gate.upstream import KEEPALIVE_S, Upstream
@@ -93,6 +94,12 @@ class Gate:
             ),
             rng=rng,
         )
+        self.kv_events = KvEvents(
+            self._publishers(),
+            salt=salt_of("completions", config.kv_events_model, ""),
+            block_tokens=config.block_tokens,
+            metrics=self.metrics,
+        )
         self.proxy = Proxy(
             cluster=config.cluster,
             local=self.local,
@@ -131,6 +138,14 @@ class Gate:
             **{name: remote.index for name, remote in self.remotes.items()},
         }
 
+    def _publishers(self) -> dict[str, tuple[PrefixIndex, tuple[str, ...]]]:
+        """Of each place: its index, and where its engines publish KV events."""
+        upstreams = self.config.upstreams
+        publishers = {self.config.cluster: (self.local.index, upstreams.local.kv_events)}
+        for name, remote in self.remotes.items():
+            publishers[name] = (remote.index, upstreams.remote[name].kv_events)
+        return publishers
+
     def application(self) -> web.Application:
         """The routes."""
         app = web.Application(client_max_size=self.config.max_body_bytes)
@@ -156,6 +171,8 @@ class Gate:
         self._tasks = [asyncio.create_task(self._watch(upstream)) for upstream in self.upstreams]
         if self.config.console_url is not None:
             self._tasks.append(asyncio.create_task(self.client.run()))
+        if self.kv_events.places:
+            self._tasks.append(asyncio.create_task(self.kv_events.run()))
 
     async def close(self) -> None:
         """Ends background work and closes every connection."""
@@ -248,4 +265,5 @@ class Gate:
             metrics.upstream_up.set(*labels, to=upstream.health.state == "up")
             metrics.prefix_blocks.set(*labels, to=len(upstream.index))
             metrics.prefix_credit.set(*labels, to=upstream.index.credit)
+        self.kv_events.measure()
         return web.Response(body=metrics.render().encode(), headers={"Content-Type": _METRICS_TYPE})

@@ -28,6 +28,8 @@ from typing import Any, Literal
 
 import msgspec
 
+from routing.gate import kv_events
+
 DEFAULT_CACHE_CAPACITY_TOKENS = 4_194_304
 
 _ABOVE_ZERO = (
@@ -58,6 +60,8 @@ class UpstreamConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     `linear_state` `exact`: the model has layers with one state a request (linear attention, sliding
     windows), so a cached prefix is of use only up to where such a state was left. `none`: all of it
     is.
+
+    `kv_events`: `tcp://HOST:PORT` of every engine behind it that publishes KV events and prefills.
     """
 
     url: str
@@ -65,6 +69,7 @@ class UpstreamConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     health_path: str = "/health"
     trust_cached_tokens: bool = True
     linear_state: Literal["exact", "none"] = "none"
+    kv_events: tuple[str, ...] = ()
 
     def capacity_blocks(self, block_tokens: int) -> int | None:
         """Full blocks the side's prefix cache holds; None: unbounded."""
@@ -87,6 +92,7 @@ class GateConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     `read_timeout_s` is the longest silence of an upstream, before and between its bytes.
     `console_timeout_s` limits a GET and the handshake of the plan socket.
     `drain_s` is how long streams may go on after SIGTERM.
+    `kv_events_model` is the `model` of the requests that KV events are of.
     """
 
     router: str
@@ -108,6 +114,7 @@ class GateConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     poll_interval_s: float = 2.0
     console_timeout_s: float = 10.0
     drain_s: float = 30.0
+    kv_events_model: str = ""
 
     @property
     def fleet(self) -> str:
@@ -226,6 +233,25 @@ def _check_upstream(upstream: UpstreamConfig, key: str, path: Path) -> None:
     if not upstream.health_path.startswith("/"):
         raise ConfigError(
             "must start with /", file=path, key=f"{key}.health_path", value=upstream.health_path
+        )
+    _check_kv_events(upstream.kv_events, f"{key}.kv_events", path)
+
+
+def _check_kv_events(endpoints: tuple[str, ...], key: str, path: Path) -> None:
+    for endpoint in endpoints:
+        found = re.fullmatch(
+            r"tcp://[^\s/:*]+:([0-9]{1,5})|tcp://\[[^\s\]]+\]:([0-9]{1,5})", endpoint
+        )
+        if found is None or not 0 < int(found[1] or found[2]) < 65536:
+            raise ConfigError("must be tcp://HOST:PORT", file=path, key=key, value=endpoint)
+        if endpoints.count(endpoint) > 1:
+            raise ConfigError("is named twice", file=path, key=key, value=endpoint)
+    if endpoints and not kv_events.AVAILABLE:
+        raise ConfigError(
+            "hearing them needs the `pyzmq` package: install prfaas-console[kv-events]",
+            file=path,
+            key=key,
+            value=list(endpoints),
         )
 
 

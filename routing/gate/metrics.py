@@ -17,6 +17,8 @@ JUDGED = "judged"
 """Beside the two sides: what the rule compared with t."""
 SOURCES = ("tokenised", "usage", "estimated")
 CACHE_IGNORED = ("invalid", "unknown_place", "other_blocks", "old_epoch")
+KV_EVENTS = ("stored", "removed", "cleared")
+KV_EVENTS_DROPPED = ("unknown_parent", "other", "full", "invalid")
 RESULTS = ("ok", "client_error", "server_error", "failed", "cancelled")
 
 TOKEN_EDGES = (*(round(128 * 1024 ** (i / 80)) for i in range(81)), 1_048_576)
@@ -62,8 +64,13 @@ class Histogram:
         series: Iterable[Labels],
     ) -> None:
         self.name, self.help_text, self.labels, self.edges = name, help_text, tuple(labels), edges
-        self._les = [*map(_number, edges), "+Inf"]
-        self.counts: dict[Labels, list[int]] = {key: [0] * (len(edges) + 1) for key in series}
+        les = [*map(_number, edges), "+Inf"]
+        # Written once: nearly a thousand lines a scrape, while every stream waits.
+        self._heads = {
+            key: [f"{name}_bucket{_labels((*self.labels, 'le'), (*key, le))} " for le in les]
+            for key in series
+        }
+        self.counts: dict[Labels, list[int]] = {key: [0] * len(les) for key in self._heads}
         self.sums: dict[Labels, float] = dict.fromkeys(self.counts, 0.0)
 
     def observe(self, *labels: str, value: float) -> None:
@@ -74,9 +81,9 @@ class Histogram:
     def lines(self) -> Iterable[str]:
         for labels, counts in self.counts.items():
             total = 0
-            for le, count in zip(self._les, counts, strict=True):
+            for head, count in zip(self._heads[labels], counts, strict=True):
                 total += count
-                yield f"{self.name}_bucket{_labels((*self.labels, 'le'), (*labels, le))} {total}"
+                yield f"{head}{total}"
             tail = _labels(self.labels, labels)
             yield f"{self.name}_sum{tail} {_number(self.sums[labels])}"
             yield f"{self.name}_count{tail} {total}"
@@ -226,6 +233,36 @@ class Metrics:
             "How often a cluster's cache was forgotten: its engines restarted or changed role.",
             "counter",
         )
+        self.kv_events = Family(
+            "prfaas_gate_kv_events_total",
+            "KV events of a cluster's engines, by what they say.",
+            "counter",
+            ("place", "event"),
+        )
+        self.kv_events_dropped = Family(
+            "prfaas_gate_kv_events_dropped_total",
+            "Blocks in KV events that this gate could not use, and messages that made no sense.",
+            "counter",
+            ("place", "reason"),
+        )
+        self.kv_event_gaps = Family(
+            "prfaas_gate_kv_event_gaps_total",
+            "How often an engine's cache was forgotten because its events were not consecutive.",
+            "counter",
+            ("place",),
+        )
+        self.kv_event_keys = Family(
+            "prfaas_gate_kv_event_keys",
+            "Blocks that the cluster's engines hold, by their events.",
+            "gauge",
+            ("place",),
+        )
+        self.kv_event_engines = Family(
+            "prfaas_gate_kv_event_engines",
+            "Publishers of KV events by whether this gate is connected to them.",
+            "gauge",
+            ("place", "state"),
+        )
         self.uncached = Histogram(
             "prfaas_gate_uncached_tokens",
             "Prompt tokens minus cached on this side; each request is counted for both sides, and "
@@ -263,6 +300,14 @@ class Metrics:
                 family.add(side, by=0)
             for result in RESULTS:
                 self.results.add(side, result, by=0)
+
+    def start_kv_events(self, place: str) -> None:
+        """The series of a place whose engines publish KV events."""
+        for event in KV_EVENTS:
+            self.kv_events.add(place, event, by=0)
+        for reason in KV_EVENTS_DROPPED:
+            self.kv_events_dropped.add(place, reason, by=0)
+        self.kv_event_gaps.add(place, by=0)
 
     def render(self) -> str:
         """The page."""

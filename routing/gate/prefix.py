@@ -26,8 +26,9 @@ from __future__ import annotations
 
 import hashlib
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 Chain = tuple[bytes, ...]
 
@@ -37,9 +38,14 @@ _CREDIT_PRIOR_BLOCKS = 16.0
 """Blocks' worth of good faith an upstream starts with."""
 
 
+def new_hasher(salt: bytes) -> hashlib.blake2b:
+    """Fed with a prompt's bytes, its digest at the end of each block is that block's key."""
+    return hashlib.blake2b(salt, digest_size=_KEY_BYTES)
+
+
 def chain_of(piece: bytes, *, salt: bytes, block_bytes: int) -> Chain:
     """One key per full block of the piece, each naming the whole prefix up to its end."""
-    hasher = hashlib.blake2b(salt, digest_size=_KEY_BYTES)
+    hasher = new_hasher(salt)
     view = memoryview(piece)
     keys: list[bytes] = []
     for end in range(block_bytes, len(piece) + 1, block_bytes):
@@ -91,15 +97,27 @@ class Ticket:
     _open: bool = field(default=True, repr=False)
 
 
+class Holders(Protocol):
+    """Who is told by the engines themselves what they hold."""
+
+    def __contains__(self, key: bytes) -> bool: ...
+
+    def cleared(self) -> None:
+        """The index was cleared: enter again what is held."""
+
+
 class PrefixIndex:
     """The index of one upstream. `capacity_blocks` None is unbounded, 0 holds nothing.
 
     `on_stored` is told each chain that a request of this gate left in the upstream's cache; with
-    `exact_state` its last key is where the state was left.
+    `exact_state` its last key is where the state was left. `holders`, where engines tell what they
+    hold: what they do hold is believed whatever a request found, because it may have gone to an
+    engine that does not.
     """
 
     def __init__(self, capacity_blocks: int | None, *, exact_state: bool = False) -> None:
         self.on_stored: Callable[[Chain], None] | None = None
+        self.holders: Holders | None = None
         self.exact_state = exact_state
         self._capacity_blocks = capacity_blocks
         self._blocks: OrderedDict[bytes, _Block] = OrderedDict()
@@ -184,7 +202,7 @@ class PrefixIndex:
             block.floor = max(block.floor, ticket.seq)
             # The blocks have just been computed again, but a state is left only at the prompt's
             # end: those on the way that the engine did not find are gone.
-            if i < n_settled and block.state_touched < ticket.seq:
+            if i < n_settled and block.state_touched < ticket.seq and not self._is_told(key):
                 block.state_born = 0
 
     def lost(self, chain: Chain, *, n_held: int) -> None:
@@ -192,16 +210,30 @@ class PrefixIndex:
         for key in chain[n_held:]:
             self._blocks.pop(key, None)
 
+    def refresh(self, keys: Iterable[bytes]) -> None:
+        """What continues these was used, so they leave after it: given from the deepest on."""
+        for key in keys:
+            if key in self._blocks:
+                self._blocks.move_to_end(key)
+
+    def lost_state(self, key: bytes) -> None:
+        """No state is left at the end of this key's block, whether or not the block is."""
+        block = self._blocks.get(key)
+        if block is not None:
+            block.state_born = 0
+
     def clear(self) -> None:
         """The upstream's processes are gone, and their caches with them."""
         self._blocks.clear()
+        if self.holders is not None:
+            self.holders.cleared()
 
     def _find(self, chain: Chain) -> _Found:
         n_known = n_blocks = n_settled = floor = 0
         settled = True
         for key in chain:
             block = self._blocks.get(key)
-            if block is None or block.touched < floor:
+            if block is None or (block.touched < floor and not self._is_told(key)):
                 break
             n_known += 1
             settled = settled and block.n_pending == 0
@@ -211,6 +243,9 @@ class PrefixIndex:
                 if settled:
                     n_settled = n_known
         return _Found(n_known, n_blocks, n_settled)
+
+    def _is_told(self, key: bytes) -> bool:
+        return self.holders is not None and key in self.holders
 
     def _record(self, chain: Chain, *, ends_with_state: bool, n_pending: int) -> Chain:
         """Enters one chain as the most recent; what of it fits into the cache."""

@@ -70,7 +70,7 @@ def parse_prompt(endpoint: Endpoint, fields: Fields) -> Prompt | None:
     """The prompt, or None when there is none the gate can measure (the upstream then judges it)."""
     try:
         model = _optional_text(fields, "model")
-        salt = msgspec.json.encode([endpoint, model, _optional_text(fields, "cache_salt")])
+        salt = salt_of(endpoint, model, _optional_text(fields, "cache_salt"))
         if endpoint == "chat":
             stream, n_media = _chat(fields)
             return Prompt(endpoint, model, "byte", (stream,), n_media, salt)
@@ -78,6 +78,11 @@ def parse_prompt(endpoint: Endpoint, fields: Fields) -> Prompt | None:
     except (KeyError, OverflowError, msgspec.MsgspecError, UnicodeError, RecursionError):
         return None
     return Prompt(endpoint, model, unit, pieces, 0, salt)
+
+
+def salt_of(endpoint: Endpoint, model: str, cache_salt: str) -> bytes:
+    """What keys of one prefix cache must not share with others: `Prompt.salt`."""
+    return msgspec.json.encode([endpoint, model, cache_salt])
 
 
 def wants_stream(fields: Fields) -> bool:

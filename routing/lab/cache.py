@@ -9,11 +9,32 @@ to the deepest such snapshot on it; with `none` there are no such layers and all
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import Literal
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
 
 from routing.lab.prompt import Prompt
 
 LinearState = Literal["exact", "none"]
+
+
+@dataclass(frozen=True)
+class Change:
+    """What inserting `prompt` did: the runs of its blocks that are new, the block of it at whose
+    end a state is new, and the blocks that left, each with whether a state left with it."""
+
+    prompt: Prompt
+    stored: Sequence[range]
+    state_at: int | None
+    removed: Sequence[tuple[bytes, bool]]
+
+
+class Listener(Protocol):
+    """Who is told what a cache holds."""
+
+    def changed(self, change: Change) -> None: ...
+
+    def cleared(self) -> None: ...
 
 
 class PrefixCache:
@@ -31,6 +52,7 @@ class PrefixCache:
         self._block_tokens, self._exact = block_tokens, linear_state == "exact"
         self._blocks: OrderedDict[bytes, bool] = OrderedDict()
         """Whether a snapshot was taken at the block's end."""
+        self.listeners: list[Listener] = []
 
     def __len__(self) -> int:
         return len(self._blocks)
@@ -52,16 +74,37 @@ class PrefixCache:
     def insert(self, prompt: Prompt, tokens: int | None = None) -> None:
         """The full blocks of the prompt or of its first `tokens`, and a snapshot at their end."""
         blocks = prompt.blocks if tokens is None else prompt.blocks[: tokens // self._block_tokens]
+        stored = self._missing(blocks) if self.listeners else ()
+        is_new_state = self._exact and bool(blocks) and not self._blocks.get(blocks[-1], False)
         # Last block first, so that eviction shortens prefixes from their ends.
         for i, block in enumerate(reversed(blocks)):
             self._blocks[block] = self._blocks.get(block, False) or i == 0
             self._blocks.move_to_end(block)
+        removed: list[tuple[bytes, bool]] = []
         if self._capacity is not None:
             while len(self._blocks) > self._capacity:
-                self._blocks.popitem(last=False)
+                block, had_snapshot = self._blocks.popitem(last=False)
+                removed.append((block, had_snapshot and self._exact))
+        state_at = len(blocks) - 1 if is_new_state else None
+        for listener in self.listeners:
+            listener.changed(Change(prompt, stored, state_at, removed))
 
     def clear(self) -> None:
         self._blocks.clear()
+        for listener in self.listeners:
+            listener.cleared()
+
+    def _missing(self, blocks: Sequence[bytes]) -> list[range]:
+        """Runs of blocks that are not held."""
+        runs: list[range] = []
+        for i, block in enumerate(blocks):
+            if block in self._blocks:
+                continue
+            if runs and runs[-1].stop == i:
+                runs[-1] = range(runs[-1].start, i + 1)
+            else:
+                runs.append(range(i, i + 1))
+        return runs
 
     def _matching(self, prompt: Prompt, at_most_tokens: int | None) -> tuple[int, int]:
         """Leading blocks held, and how many of them lead to the last snapshot."""

@@ -19,12 +19,14 @@ Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
 
 class Ports(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """0, and whatever is not named, is given by the operating system. Keys of `local` are PD
-    clusters, of `remote` PD clusters and in them PrfaaS clusters, of `engines` instance ids."""
+    clusters, of `remote` PD clusters and in them PrfaaS clusters, of `engines` and `kv_events`
+    instance ids."""
 
     admin: Port = 0
     local: dict[str, Port] = {}
     remote: dict[str, dict[str, Port]] = {}
     engines: dict[str, Port] = {}
+    kv_events: dict[str, Port] = {}
 
 
 class LinkOverride(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -44,6 +46,7 @@ class _File(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     cache_scope: Literal["instance", "cluster"] = "instance"
     cache_capacity_tokens: Annotated[int, msgspec.Meta(ge=0)] | Literal["infinite"] = 2_097_152
     linear_state: LinearState = "none"
+    kv_events: bool = False
     decode_holds: DecodeHolds = "local_prefix"
     layers: Positive = 60
     truth_records: Annotated[int, msgspec.Meta(ge=0)] = 10_000
@@ -56,8 +59,9 @@ class _File(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 class StackConfig:
     """`clusters` are the PD clusters served here. `cache_capacity_tokens` (per cache) None:
     unbounded. `cache_scope` `cluster`: one cache for all instances of a cluster. `linear_state`
-    `exact`: a prefix is reused only up to where a state was kept (`routing.lab.cache`). `layers`:
-    the chunks a request's KV leaves in. The scenario has the file's overrides already in it."""
+    `exact`: a prefix is reused only up to where a state was kept (`routing.lab.cache`).
+    `kv_events`: engines publish what their caches hold (`routing.lab.kv_events`). `layers`: the
+    chunks a request's KV leaves in. The scenario has the file's overrides already in it."""
 
     scenario: Scenario
     host: str
@@ -68,6 +72,7 @@ class StackConfig:
     cache_scope: Literal["instance", "cluster"]
     cache_capacity_tokens: int | None
     linear_state: LinearState
+    kv_events: bool
     decode_holds: DecodeHolds
     layers: int
     truth_records: int
@@ -97,6 +102,7 @@ def load_config(path: Path) -> StackConfig:
         cache_scope=file.cache_scope,
         cache_capacity_tokens=None if isinstance(capacity, str) else capacity,
         linear_state=file.linear_state,
+        kv_events=file.kv_events,
         decode_holds=file.decode_holds,
         layers=file.layers,
         truth_records=file.truth_records,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 
 DIGEST_BYTES = 12
@@ -18,17 +18,21 @@ DIGEST_BYTES = 12
 
 @dataclass(frozen=True)
 class Prompt:
-    """`blocks` has shape (tokens // block_tokens,): the digests of the full blocks."""
+    """`blocks` has shape (tokens // block_tokens,): the digests of the full blocks. `ids` has shape
+    (tokens,); None: the prompt came as text."""
 
     tokens: int
     blocks: tuple[bytes, ...]
+    ids: array[int] | None = field(default=None, repr=False, compare=False)
 
 
 def of_ids(ids: Sequence[int], *, block_tokens: int) -> Prompt:
     """Token ids in 0 .. 2^31-1."""
-    packed = array("i", ids).tobytes()
-    size = array("i").itemsize * block_tokens
-    return _chained(len(ids), block_tokens, lambda i: packed[i * size : (i + 1) * size])
+    kept = array("i", ids)
+    packed = kept.tobytes()
+    size = kept.itemsize * block_tokens
+    chained = _chained(len(ids), block_tokens, lambda i: packed[i * size : (i + 1) * size])
+    return replace(chained, ids=kept)
 
 
 def of_text(text: str, *, block_tokens: int) -> Prompt:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from contextlib import AsyncExitStack
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Annotated, Any
 from urllib.parse import quote
 
@@ -20,6 +20,7 @@ from routing.lab.control import add_worker_routes
 from routing.lab.engine import Engine, RoleRefused
 from routing.lab.errors import LabError, convert
 from routing.lab.fleet import LabFleet
+from routing.lab.kv_events import Publishers
 from routing.lab.link import Link
 from routing.lab.openai import MAX_BODY_BYTES, add_openai_routes, error
 from routing.lab.pd import Upstream
@@ -42,6 +43,7 @@ async def start(fleet: LabFleet, config: StackConfig, closing: AsyncExitStack) -
         urls[engine.id] = await open_port(
             app, config.host, ports.engines.get(engine.id, 0), closing
         )
+    kv_events = open_publishers(fleet, config, closing) if config.kv_events else {}
     upstreams: dict[str, dict[str, Any]] = {}
     for cluster, stack in fleet.stacks.items():
         local = upstream_app(stack.upstream(None), config)
@@ -54,14 +56,29 @@ async def start(fleet: LabFleet, config: StackConfig, closing: AsyncExitStack) -
                 for name, app in remote.items()
             },
         }
-    admin = await open_port(admin_app(fleet, urls), config.host, ports.admin, closing)
+    engines = EngineList(fleet, urls, kv_events)
+    admin = await open_port(admin_app(fleet, engines), config.host, ports.admin, closing)
     for cluster, document in upstreams.items():
         document["control"] = f"{admin}/clusters/{quote(cluster, safe='')}"
     document = {"ready": True, "admin": admin, "upstreams": upstreams}
-    document["engines"] = engine_list(fleet, urls)
+    document["engines"] = engines.document()
     if len(upstreams) == 1:
         document |= next(iter(upstreams.values()))
     return document
+
+
+def open_publishers(
+    fleet: LabFleet, config: StackConfig, closing: AsyncExitStack
+) -> dict[str, str]:
+    """Where each engine publishes KV events, by its id. Raises LabError."""
+    publishers = Publishers(config.host, closing)
+    endpoints: dict[str, str] = {}
+    for engine in fleet.engines.values():
+        publisher, endpoints[engine.id] = publishers.open(
+            config.ports.kv_events.get(engine.id, 0), block_tokens=config.block_tokens
+        )
+        engine.cache.listeners.append(publisher)
+    return endpoints
 
 
 async def open_port(app: web.Application, host: str, port: int, closing: AsyncExitStack) -> str:
@@ -141,11 +158,22 @@ def upstream_app(upstream: Upstream, config: StackConfig) -> web.Application:
     return app
 
 
-def engine_list(fleet: LabFleet, urls: dict[str, str]) -> list[dict[str, str]]:
-    return [
-        {"id": engine.id, "role": engine.role, "url": urls[engine.id]}
-        for engine in fleet.engines.values()
-    ]
+@dataclass(frozen=True)
+class EngineList:
+    """The engines and where each is found, by id: its own API, and its KV events if it has any."""
+
+    fleet: LabFleet
+    urls: dict[str, str]
+    kv_events: dict[str, str]
+
+    def document(self) -> list[dict[str, str]]:
+        listed = []
+        for engine in self.fleet.engines.values():
+            entry = {"id": engine.id, "role": engine.role, "url": self.urls[engine.id]}
+            if engine.id in self.kv_events:
+                entry["kv_events"] = self.kv_events[engine.id]
+            listed.append(entry)
+        return listed
 
 
 def link_document(link: Link) -> dict[str, Any]:
@@ -153,7 +181,7 @@ def link_document(link: Link) -> dict[str, Any]:
     return {"at_s": time.time(), "rx_bytes_total": 0, **asdict(link.read())}
 
 
-def admin_app(fleet: LabFleet, urls: dict[str, str]) -> web.Application:
+def admin_app(fleet: LabFleet, listed: EngineList) -> web.Application:
     async def links(request: web.Request) -> web.Response:
         return web.json_response({id: link_document(link) for id, link in fleet.links.items()})
 
@@ -169,7 +197,7 @@ def admin_app(fleet: LabFleet, urls: dict[str, str]) -> web.Application:
         return web.json_response(link_document(fleet.links[id]))
 
     async def engines(request: web.Request) -> web.Response:
-        return web.json_response(engine_list(fleet, urls))
+        return web.json_response(listed.document())
 
     async def truth(request: web.Request) -> web.Response:
         records = request.query.get("records", "100")
@@ -186,7 +214,7 @@ def admin_app(fleet: LabFleet, urls: dict[str, str]) -> web.Application:
     app.router.add_get("/engines", engines)
     app.router.add_get("/truth", truth)
     app.router.add_get("/health", health)
-    add_worker_routes(app, fleet.stacks, urls)
+    add_worker_routes(app, fleet.stacks, listed.urls)
     return app
 
 

@@ -130,6 +130,9 @@ function showLink(frame) {
   });
 }
 
+// Two times stand in one tile, and minutes would not fit.
+const brief = (seconds) => (seconds < 60 ? f.duration(seconds) : `${Math.round(seconds)} s`);
+
 function showTtft(frame) {
   const gates = Object.entries(frame.routers).filter(([, gate]) => gate.ttft_p50_s !== null);
   const slo = page.slo_ttft_s;
@@ -139,8 +142,8 @@ function showTtft(frame) {
   }
   const [, slowest] = gates.reduce((a, b) => (b[1].ttft_p90_s > a[1].ttft_p90_s ? b : a));
   kpi("ttft", {
-    figure: f.duration(slowest.ttft_p50_s),
-    part: `P50, ${f.duration(slowest.ttft_p90_s)} P90`,
+    figure: brief(slowest.ttft_p50_s),
+    part: `P50, ${brief(slowest.ttft_p90_s)} P90`,
     under: `${slowest.ttft_p90_s > slo ? "over its SLO of" : "SLO"} ${f.duration(slo)}` + (gates.length > 1 ? `, slowest of ${gates.length} gates` : ""),
     title: gates.map(([path, g]) =>
       `${path}: P50 ${f.duration(g.ttft_p50_s)}, P90 ${f.duration(g.ttft_p90_s)}`).join("\n"),

@@ -93,8 +93,9 @@ def hold(request: HttpRequest, fleet: str) -> HttpResponse:
     if filled and form.is_valid():
         if request.method == "POST":
             return _place_hold(request, policy, form)
+        # Looking is not refused: an open page re-reads itself when somebody else placed a hold.
         if _would_be_refused(policy, form):
-            return _hold_page(request, policy, form, status=UNPROCESSABLE)
+            return _hold_page(request, policy, form)
         expected = effects.of_hold(policy, form.cleaned_data, timezone.now())
         return _hold_page(request, policy, form, expected)
     status = UNPROCESSABLE if request.method == "POST" else 200

@@ -235,7 +235,7 @@ def test_a_hold_that_would_be_refused_is_not_offered(
 ) -> None:
     response = operator.get("/fleets/f1/hold/", HELD)
     found = words(response.content.decode())
-    assert response.status_code == 422
+    assert response.status_code == 200, "an open page re-reads itself when another hold appears"
     assert "ana already holds pd" in found
     assert "Hold it" not in found
     hold.delete()

@@ -93,9 +93,10 @@ def hold(request: HttpRequest, fleet: str) -> HttpResponse:
     if filled and form.is_valid():
         if request.method == "POST":
             return _place_hold(request, policy, form)
-        # Looking is not refused: an open page re-reads itself when somebody else placed a hold.
         if _would_be_refused(policy, form):
-            return _hold_page(request, policy, form)
+            # What another hold forbids is not wrong input: this page re-reads itself when one comes.
+            status = 200 if "cluster" in form.errors else UNPROCESSABLE
+            return _hold_page(request, policy, form, status=status)
         expected = effects.of_hold(policy, form.cleaned_data, timezone.now())
         return _hold_page(request, policy, form, expected)
     status = UNPROCESSABLE if request.method == "POST" else 200

@@ -94,7 +94,7 @@ def hold(request: HttpRequest, fleet: str) -> HttpResponse:
         if request.method == "POST":
             return _place_hold(request, policy, form)
         if _would_be_refused(policy, form):
-            # What another hold forbids is not wrong input: this page re-reads itself when one comes.
+            # What another hold forbids is no wrong input: the page re-reads itself when one comes.
             status = 200 if "cluster" in form.errors else UNPROCESSABLE
             return _hold_page(request, policy, form, status=status)
         expected = effects.of_hold(policy, form.cleaned_data, timezone.now())

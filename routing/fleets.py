@@ -74,7 +74,7 @@ def newest_of_any_epoch(fleet: Fleet) -> Decision | None:
 
 
 def newest_tick(fleet: Fleet) -> Tick | None:
-    return Tick.objects.filter(fleet=fleet).order_by("-at").first()
+    return Tick.objects.filter(fleet=fleet).order_by("-seq").first()
 
 
 def plan_of(decision: Decision) -> Plan:

@@ -32,21 +32,26 @@ from routing.observe import observe
 
 SAME_ADVICE_RATIO = 0.05
 """Advised thresholds this close are one piece of advice, recorded once."""
+SET_BACK = datetime.timedelta(seconds=60)
+"""A newest tick this far in the future was written before the clock was set back."""
+ADVICE_LASTS = datetime.timedelta(hours=1)
+_ADVICE_EXACT = ("mode", "n_prefill", "n_decode", "cache_mode", "max_remote_in_flight")
 
 
 def run_tick(fleet_name: str, *, now: datetime.datetime, tick_s: float) -> Tick | None:
     """The tick of the interval that holds `now`, or None if somebody else has written it."""
     started_s = time.perf_counter()
-    seq = math.floor(now.timestamp() / tick_s)
     with transaction.atomic():
         # NO KEY: acks insert rows that refer to the fleet, and must not wait for a tick.
         fleet = Fleet.objects.select_for_update(no_key=True).get(pk=fleet_name)
-        if Tick.objects.filter(fleet=fleet, seq=seq).exists():
+        newest = fleets.newest_tick(fleet)
+        seq = _next_seq(newest, now, tick_s)
+        if seq is None:
             return None
         commands.expire_holds(fleet=fleet, now=now)
         policy = Policy.objects.get(fleet=fleet)
         scenario = fleets.scenario_of(fleet)
-        memory = fleets.memory_after(fleets.newest_tick(fleet))
+        memory = fleets.memory_after(newest)
         seen = observe(
             fleet.pk,
             scenario,
@@ -74,6 +79,23 @@ def run_tick(fleet_name: str, *, now: datetime.datetime, tick_s: float) -> Tick 
         for message in _messages(fleet, tick, observation, verdict, decision, in_force):
             transaction.on_commit(partial(announce.publish, message))
     return tick
+
+
+def _next_seq(newest: Tick | None, now: datetime.datetime, tick_s: float) -> int | None:
+    """The number of this interval's tick, None when it is written.
+
+    It only rises. A worker that waited for the lock may come with an earlier `now`: its interval is
+    over. Much earlier is a clock that was set back: ticks go on behind the newest, one an interval.
+    """
+    interval = math.floor(now.timestamp() / tick_s)
+    if newest is None:
+        return interval
+    behind = newest.at - now
+    if interval == math.floor(newest.at.timestamp() / tick_s):
+        return None
+    if datetime.timedelta() < behind < SET_BACK:
+        return None
+    return max(interval, newest.seq + 1)
 
 
 def prune_ticks(before: datetime.datetime) -> int:
@@ -147,7 +169,8 @@ def _always_local(fleet: Fleet, scenario: Scenario, observation: Observation) ->
             continue
         seen = observation.pd[cluster.name]
         n_prefill, n_decode = seen.n_prefill, seen.n_decode
-        if cluster.start is not None:
+        # What all engines say they run comes before what the scenario starts with.
+        if cluster.start is not None and n_prefill + n_decode != cluster.instances:
             n_prefill = cluster.start.n_prefill
             n_decode = cluster.instances - n_prefill
         sources = [link.source for link in scenario.links if link.target == cluster.name]
@@ -182,7 +205,7 @@ def _record(
         "created_at": now,
     }
     if policy.mode == "advisory":
-        if _said_before(fleet, verdict.plan):
+        if _said_before(fleet, verdict.plan, now):
             return None
         plan = to_jsonable(verdict.plan)
         return Decision.objects.create(**values, kind="advised", version=None, plan=plan)
@@ -254,19 +277,28 @@ def _roles_before(decision: Decision, cluster: str) -> tuple[int, int] | None:
     return None if before is None else (before["n_prefill"], before["n_decode"])
 
 
-def _said_before(fleet: Fleet, plan: Plan) -> bool:
-    """Is this the advice that the newest decision already gives?"""
-    newest = Decision.objects.filter(fleet=fleet).order_by("-created_at", "-id").first()
-    if newest is None or newest.kind != "advised" or newest.epoch != fleet.epoch:
-        return False
-    said = fleets.plan_of(newest).clusters
-    return said.keys() == plan.clusters.keys() and all(
-        _same_advice(said[name], cluster) for name, cluster in plan.clusters.items()
+def _said_before(fleet: Fleet, plan: Plan, now: datetime.datetime) -> bool:
+    """Is this advice that was given since the last plan, within the last hour?
+
+    Not the newest alone: t and roles are advised in turns while nobody takes either.
+    """
+    pushed = fleets.newest_adopted(fleet)
+    advised = Decision.objects.filter(
+        fleet=fleet, epoch=fleet.epoch, kind="advised", created_at__gt=now - ADVICE_LASTS
+    )
+    if pushed is not None:
+        advised = advised.filter(created_at__gt=pushed.created_at)
+    return any(_same_plan(fleets.plan_of(row), plan) for row in advised)
+
+
+def _same_plan(said: Plan, new: Plan) -> bool:
+    return said.clusters.keys() == new.clusters.keys() and all(
+        _same_advice(said.clusters[name], cluster) for name, cluster in new.clusters.items()
     )
 
 
 def _same_advice(said: ClusterPlan, new: ClusterPlan) -> bool:
-    if (said.mode, said.n_prefill, said.n_decode) != (new.mode, new.n_prefill, new.n_decode):
+    if any(getattr(said, field) != getattr(new, field) for field in _ADVICE_EXACT):
         return False
     was, now = said.threshold_tokens, new.threshold_tokens
     if was is None or now is None:

@@ -66,7 +66,8 @@ def with_carried(s: Situation, verdict: Verdict) -> Verdict:
         policy = _differing(plan, after, ("band", "max_remote_in_flight"))
         if policy and verdict.action == "hold":
             said.append(("PolicyChanged", words.policy_changed(name, policy)))
-    if not changed:
+    # Alone it is worth a plan, not a piece of advice.
+    if not changed or (verdict.action == "hold" and s.params.mode == "advisory"):
         return verdict
     text = " ".join(sentence for _, sentence in said)
     if verdict.action == "adopt":

@@ -103,10 +103,13 @@ def view(
         memory = dataclasses.replace(memory, plateau_gbps=peak, plateau_at_s=now_s)
     effective = _effective(capacity, memory, now_s)
     signs = full or saturated
-    if signs:
-        memory = _trouble(memory, "congested", now_s)
-    elif memory.trouble != "none":
+    if memory.trouble == "down":
+        # Up again, and busy with what had stalled: only being up for long enough ends "down".
         memory = _cleared(memory, params, now_s)
+    elif memory.trouble == "congested" and not signs:
+        memory = _cleared(memory, params, now_s)
+    if signs and memory.trouble != "down":
+        memory = _trouble(memory, "congested", now_s)
     if memory.trouble == "none":
         base_rtt_s = _base_rtt(base_rtt_s, seen.rtt_s)
     return LinkView(link.id, memory, base_rtt_s, effective, known=True, signs=signs)

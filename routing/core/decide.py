@@ -88,7 +88,7 @@ def _blind(s: Situation) -> Verdict | None:
 
 
 def _no_traffic(s: Situation) -> Verdict | None:
-    measured = [s.demand_rps(name) for name in s.tunable]
+    measured = [s.demand_rps(name) for name in {*s.tunable, *s.movable}]
     if any(measured) or None in measured:
         return None
     return s.hold("NoTraffic", "No request arrives, so there is nothing to balance.")

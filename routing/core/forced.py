@@ -52,6 +52,7 @@ def _pinned(s: Situation, name: str, running: ClusterPlan, clamps: list[Clamp]) 
         wanted = t_of(running, s.params) if threshold is None else threshold
         threshold = into_bounds(s.params, wanted, clamps)
     wanted_plan = changed_to(running, pin.mode, threshold if pin.mode == "threshold" else None)
+    wanted_plan = dataclasses.replace(wanted_plan, band=None)  # a person pins an exact t
     return wanted_plan, "Held", words.held(name, wanted_plan, pin)
 
 

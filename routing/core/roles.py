@@ -29,7 +29,7 @@ from routing.core.role_memory import ASTRAY_S, moving, observed
 from routing.core.scenario import Cluster
 from routing.core.situation import Situation
 from routing.core.threshold import headroom_draws
-from routing.core.throughput import FleetModel, Setting
+from routing.core.throughput import FleetModel, Setting, predict
 from routing.core.types import Clamp, ClusterPlan, PdObservation, Verdict
 from routing.core.uncertainty import LEAST_LOG_GAIN, RISE_SD
 
@@ -81,7 +81,11 @@ def settled(s: Situation) -> Verdict | None:
     message = " ".join(text for _, text in said)
     if (wait := s.too_soon()) is not None:
         return s.hold("RateLimited", f"{message} Waiting: {wait[0]}.", next_at_s=wait[1])
-    return s.adopt(changed, said[0][0], message)
+    verdict = s.adopt(changed, said[0][0], message)
+    if all(reason != "FloorRestored" for reason, _ in said):
+        return verdict
+    memory = dataclasses.replace(verdict.memory, roles_changed_at_s=s.now_s)
+    return dataclasses.replace(verdict, memory=memory)
 
 
 Found = tuple[Roles, str, str]
@@ -91,6 +95,8 @@ def _floor(s: Situation, name: str, running: ClusterPlan) -> Found | None:
     """Below its least number a role is refilled, whatever else is known or unknown."""
     if name not in s.movable or moving(s.observation.pd[name]):
         return None
+    if s.now_s < _free_at_s(s, name):
+        return None  # the last attempt failed or was cancelled: not again at once
     cluster, present = s.cluster(name), _present(s.observation.pd[name], s.cluster(name), running)
     total = sum(present)
     if total < cluster.min_prefill + cluster.min_decode:
@@ -127,7 +133,12 @@ def _unneeded(s: Situation, name: str, running: ClusterPlan) -> Found | None:
 
 
 def _astray(s: Situation, name: str, running: ClusterPlan) -> Found | None:
-    """Engines that run other roles than the plan, with nobody moving them: the plan follows."""
+    """Engines that run other roles than the plan, with nobody moving them: the plan follows.
+
+    Advice follows nobody: the model takes what engines run in any case.
+    """
+    if s.params.mode == "advisory":
+        return None
     since_s = s.memory.roles_astray_since_s.get(name)
     if since_s is None or s.now_s - min(since_s, s.now_s) < ASTRAY_S:
         return None
@@ -176,15 +187,27 @@ def _adopted(
     assert s.model is not None, "asked for only with a model"
     changed = {name: _with(s.clusters[name], roles) for name, roles in stepped.items()}
     after = _best_t(s, s.model, {**present, **stepped})
+    running = {
+        name: Setting(setting.threshold, *stepped.get(name, present[name]))
+        for name, setting in s.settings(s.clusters).items()
+    }
     text = words.roles_adopted(present, stepped, base.prediction, after.prediction)
     verdict = s.adopt(changed, "RoleImbalance", text, clamps=clamps)
     return dataclasses.replace(
         verdict,
         memory=dataclasses.replace(verdict.memory, roles_changed_at_s=s.now_s),
         best=best.prediction,
-        best_plan={n: _with(s.clusters[n], _of(best.settings[n])) for n in stepped},
-        adopted=after.prediction,
+        best_plan={n: _best_plan(s, n, best.settings[n]) for n in present},
+        adopted=predict(s.model, running),
     )
+
+
+def _best_plan(s: Situation, name: str, setting: Setting) -> ClusterPlan:
+    plan = _with(s.clusters[name], _of(setting))
+    if name not in s.tunable:
+        return plan
+    threshold = round(setting.threshold)
+    return dataclasses.replace(plan, mode="threshold", threshold_tokens=threshold, band=None)
 
 
 def patience(failed: int) -> int:
@@ -201,15 +224,23 @@ def _waits(
         ("RolesGainPending", f"a gain has to last {params.roles_gain_hold_s:g} s", held_s),
     ]
     for name in stepped:
-        change = s.observation.pd[name].role_change
-        ended = [s.memory.roles_changed_at_s, change.ended_at_s if change else None]
-        last_s = max((at for at in ended if at is not None), default=None)
-        dwell_s = params.roles_dwell_s * patience(s.memory.roles_failed.get(name, 0))
-        free_s = hysteresis.wait_until(last_s, dwell_s, now_s)
-        waits.append(("RolesDwell", f"roles of {name} move at most every {dwell_s:g} s", free_s))
+        why = f"roles of {name} move at most every {_dwell_s(s, name):g} s"
+        waits.append(("RolesDwell", why, _free_at_s(s, name)))
     if (soon := s.too_soon()) is not None:
         waits.append(("RateLimited", soon[0], soon[1]))
     return [wait for wait in waits if wait[2] > now_s]
+
+
+def _dwell_s(s: Situation, name: str) -> float:
+    return s.params.roles_dwell_s * patience(s.memory.roles_failed.get(name, 0))
+
+
+def _free_at_s(s: Situation, name: str) -> float:
+    """When the cluster's roles may be asked for again."""
+    change = s.observation.pd[name].role_change
+    times = (s.memory.roles_changed_at_s, change.ended_at_s if change else None)
+    last_s = max((at for at in times if at is not None), default=None)
+    return hysteresis.wait_until(last_s, _dwell_s(s, name), s.now_s)
 
 
 def _stepped(

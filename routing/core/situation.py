@@ -199,12 +199,13 @@ class Situation:
         """`changed` clusters run something else from now on, the others what they ran."""
         clusters = {**self.plan.clusters, **changed}
         recent = hysteresis.within_the_hour(self.memory.changes_s, self.now_s)
+        advice = self.params.mode == "advisory"  # changes nothing, so it uses up no limit
         memory = dataclasses.replace(
             self.memory,
             gain_since_s=None,
             roles_gain_since_s=None,
-            last_change_s=self.now_s,
-            changes_s=(*recent, self.now_s),
+            last_change_s=self.memory.last_change_s if advice else self.now_s,
+            changes_s=recent if advice else (*recent, self.now_s),
             before_down=dict(self.memory.before_down if before_down is None else before_down),
         )
         plan = dataclasses.replace(self.plan, version=self.plan.version + 1, clusters=clusters)

@@ -173,3 +173,5 @@ def test_a_hold_is_exact() -> None:
     verdict = says(seen(), band_ratio=0.25, holds=(hold,))
     assert (verdict.reason, cluster(verdict).threshold_tokens) == ("Held", 9000)
     assert cluster(verdict).band is None
+    banded = says(seen(), threshold=9000, running={"band": (8000, 10_000)}, holds=(hold,))
+    assert (banded.action, cluster(banded).band) == ("adopt", None)

@@ -124,3 +124,12 @@ def test_a_signal_that_swings_around_its_limit_does_not_flap() -> None:
     assert 1 <= len(steps) <= 6
     assert all(1 / 1.5 <= step <= 1.5 for step in steps)
     assert sum(a != b for a, b in itertools.pairwise(troubles)) == 1
+
+
+def test_a_link_that_comes_back_busy_is_not_back_before_its_time() -> None:
+    """What had stalled fills it at once: busy is no proof of being well."""
+    down = link(capacity_gbps=0.0, tx_gbps=0.0)
+    views = watch([down, down] + [link(tx_gbps=96.0)] * 40)
+    back = [i for i, view in enumerate(views) if not view.down]
+    assert 2.0 * (back[0] - 2) == PARAMS.congestion_clear_s
+    assert views[back[0]].congested, "and then it is busy"

@@ -11,10 +11,12 @@ from hypothesis import strategies as st
 
 from routing.core.decide import decide
 from routing.core.reasons import REASONS
+from routing.core.scenario import parse_scenario
 from routing.core.types import (
     ClusterPlan,
     HeldPlan,
     LengthHistogram,
+    LengthShift,
     LinkMemory,
     LinkObservation,
     Memory,
@@ -23,13 +25,25 @@ from routing.core.types import (
     PdObservation,
     Plan,
     PrefillObservation,
+    RoleChange,
     Verdict,
     from_jsonable,
     to_jsonable,
 )
-from tests.core.cases import LINK, demo_scenario, exact_histogram, pd, plan, seen
+from tests.core.cases import (
+    LINK,
+    demo_document,
+    demo_scenario,
+    exact_histogram,
+    pd,
+    plan,
+    seen,
+)
 
 SCENARIO = demo_scenario()
+_document = demo_document()
+_document["clusters"][1] |= {"control_urls": ["http://s"], "min_prefill": 2, "min_decode": 2}
+MOVABLE = parse_scenario(_document)
 QUICK = settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 finite = st.floats(allow_nan=False, allow_infinity=False)
@@ -63,6 +77,24 @@ links = st.builds(
     rtt_s=number,
     age_s=number,
 )
+shifts = st.builds(
+    LengthShift,
+    span_s=st.sampled_from([30.0, 60.0]),
+    n_recent=st.floats(0.0, 1e4),
+    mean_recent=st.floats(0.0, 15.0),
+    n_before=st.floats(0.0, 1e4),
+    mean_before=st.floats(0.0, 15.0),
+    sd=st.floats(0.0, 5.0),
+)
+changes = st.builds(
+    RoleChange,
+    id=st.integers(1, 3),
+    state=st.sampled_from(["running", "done", "expired", "failed", "cancelled"]),
+    n_prefill=st.integers(1, 8),
+    n_decode=st.integers(1, 8),
+    since_s=st.floats(0.0, 5000.0),
+    ended_at_s=st.none() | st.floats(0.0, 5000.0),
+)
 observations = st.builds(
     Observation,
     now_s=st.floats(0.0, 4e9),
@@ -78,6 +110,11 @@ observations = st.builds(
             n_decode=counts,
             remote_share=number,
             age_s=number,
+            movable_ratio=st.none() | st.floats(0.0, 1.0),
+            shifts=st.lists(shifts, max_size=2).map(tuple),
+            prefill_silent=st.sampled_from([(), ("a",)]),
+            decode_silent=st.sampled_from([(), ("b", "c")]),
+            role_change=st.none() | changes,
         ),
     ),
     prefill=st.dictionaries(
@@ -119,6 +156,14 @@ memories = st.builds(
     lengths=st.dictionaries(st.just("pd"), st.just(exact_histogram(700))),
     smoothed_at_s=times,
     before_down=st.dictionaries(st.just("pd"), thresholds),
+    lengths_since_s=st.dictionaries(st.just("pd"), st.floats(0.0, 5000.0)),
+    roles_gain_since_s=times,
+    roles_changed_at_s=times,
+    roles_failed=st.dictionaries(st.just("pd"), st.integers(0, 2000)),
+    roles_ended=st.dictionaries(st.just("pd"), st.integers(1, 3)),
+    roles_astray_since_s=st.dictionaries(st.just("pd"), st.floats(0.0, 5000.0)),
+    spare_since_s=st.dictionaries(st.just("pd"), st.floats(0.0, 5000.0)),
+    scarce_at_s=st.dictionaries(st.just("pd"), st.floats(0.0, 5000.0)),
 )
 holds = st.lists(
     st.builds(
@@ -136,6 +181,10 @@ policies = st.builds(
     Params,
     mode=st.sampled_from(["active", "advisory", "paused"]),
     objective=st.sampled_from(["max_headroom", "min_remote"]),
+    cache_mode=st.sampled_from(["auto", "scarce", "abundant"]),
+    band_ratio=st.sampled_from([0.0, 0.2]),
+    max_remote_in_flight=st.none() | st.just(0),
+    roles_max_step_ratio=st.sampled_from([0.01, 0.25, 1.0]),
     holds=st.just(()) | holds,
 )
 
@@ -158,9 +207,36 @@ def test_decide_never_raises_and_always_explains(observation, running, memory, p
         assert verdict.plan == running
     else:
         assert verdict.plan.version == running.version + 1
-        assert verdict.memory.last_change_s == observation.now_s
+        advice = params.mode == "advisory"
+        last_s = memory.last_change_s if advice else observation.now_s
+        assert verdict.memory.last_change_s == last_s
     # Twice the same question, twice the same answer.
     assert decide(observation, running, memory, params, SCENARIO) == verdict
+
+
+@given(observations, plans, memories, policies)
+@QUICK
+def test_roles_keep_to_floors_budget_and_steps_on_every_path(
+    observation, running, memory, params
+) -> None:
+    verdict = decide(observation, running, memory, params, MOVABLE)
+    assert from_jsonable(Verdict, strictly(verdict)) == verdict
+    before, after = running.clusters["pd"], verdict.plan.clusters["pd"]
+    if (after.n_prefill, after.n_decode) == (before.n_prefill, before.n_decode):
+        return
+    seen = observation.pd["pd"]
+    observed = (seen.n_prefill, seen.n_decode)
+    assert params.mode != "paused"
+    assert verdict.reason in ("RoleImbalance", "FloorRestored", "RolesFollowed", "RolesCancelled")
+    if verdict.reason in ("RolesFollowed", "RolesCancelled"):
+        assert (after.n_prefill, after.n_decode) == observed
+        return
+    assert after.n_prefill >= 2
+    assert after.n_decode >= 2
+    assert after.n_prefill + after.n_decode in (sum(observed), before.n_prefill + before.n_decode)
+    if verdict.reason == "RoleImbalance":
+        most = max(1, int(params.roles_max_step_ratio * sum(observed) + 1e-9))
+        assert 1 <= abs(after.n_decode - observed[1]) <= most
 
 
 @given(observations, plans, memories, policies)

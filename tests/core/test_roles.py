@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from typing import Any
 
 import pytest
@@ -277,6 +278,82 @@ def test_a_pool_that_is_partly_unread_is_not_taken_for_a_change() -> None:
     for found in (at(3, 4), at(4, 4, decode_silent=("x",))):
         verdict = says(seen(pd=found), roles=(3, 5), memory=memory, roles_mode="fixed")
         assert moved(verdict) == (3, 5), verdict.message
+
+
+def test_roles_move_while_every_link_is_down_and_where_there_is_none() -> None:
+    """Everything local, prefill overloaded: that there is traffic does not hang on a link."""
+    down = seen(pd=at(2, 6), link=link(capacity_gbps=0.0, tx_gbps=0.0))
+    running = plan(None, n_prefill=2, n_decode=6)
+    verdict = decide(down, running, LASTED, ACTIVE, scenario())
+    assert (verdict.reason, moved(verdict)) == ("RoleImbalance", (4, 4)), verdict.message
+    document = demo_document()
+    document["links"], document["clusters"] = [], document["clusters"][1:]
+    document["clusters"][0]["control_urls"] = ["http://stack"]
+    alone = Observation(1000.0, "prfaas-1t", {"pd": at(2, 6)}, {}, {})
+    verdict = decide(alone, running, LASTED, ACTIVE, parse_scenario(document))
+    assert (verdict.reason, moved(verdict)) == ("RoleImbalance", (4, 4)), verdict.message
+
+
+def test_without_traffic_roles_stay_though_links_are_down() -> None:
+    down = seen(
+        pd=at(2, 6, demand_rps=0.0, demand_state="idle"),
+        link=link(capacity_gbps=0.0, tx_gbps=0.0),
+    )
+    verdict = decide(down, plan(None, n_prefill=2, n_decode=6), LASTED, ACTIVE, scenario())
+    assert (verdict.reason, moved(verdict)) == ("NoTraffic", (2, 6))
+
+
+def test_a_floor_that_cannot_be_restored_is_tried_less_and_less_often() -> None:
+    """Every attempt fails at once: the plan does not swing, and the hour's changes last."""
+    described = scenario(min_decode=2)
+    running, memory = plan(19_800, n_prefill=7, n_decode=1), Memory()
+    attempt: RoleChange | None = None
+    asked = []
+    for tick in range(600):
+        now_s = 1000.0 + 2.0 * tick
+        observation = seen(now_s, pd=at(7, 1, role_change=attempt))
+        verdict = decide(observation, running, memory, ACTIVE, described)
+        if verdict.reason == "FloorRestored":
+            asked.append(now_s)
+            attempt = change(
+                "failed", id=len(asked), n_prefill=6, n_decode=2, ended_at_s=now_s + 1.0
+            )
+        running, memory = verdict.plan, verdict.memory
+    gaps = [later - earlier for earlier, later in itertools.pairwise(asked)]
+    assert 3 <= len(asked) <= 4
+    assert gaps == sorted(gaps)
+    assert gaps[0] >= 240.0
+    assert len(memory.changes_s) < ACTIVE.max_changes_per_hour / 2
+
+
+def test_what_a_move_of_roles_is_expected_to_carry_is_at_the_t_that_runs() -> None:
+    verdict = says(threshold=4000)
+    assert verdict.adopted is not None
+    assert verdict.best is not None
+    assert verdict.adopted.lambda_max_rps == pytest.approx(2.40, rel=0.02)
+    assert verdict.best.lambda_max_rps == pytest.approx(3.16, rel=0.01)
+    best = verdict.best_plan["pd"]
+    assert (best.n_prefill, best.n_decode) == (3, 5)
+    assert best.threshold_tokens == pytest.approx(19_813, rel=0.02)
+
+
+@pytest.mark.parametrize("n_silent", [0, 1])
+def test_s29_one_of_ten_silent_and_still_a_decision(n_silent: int) -> None:
+    document = demo_document()
+    document["clusters"][1].update(instances=10, control_urls=["http://stack"])
+    silent = tuple(f"prfaas-1t/pd/h20-{i}" for i in range(n_silent))
+    observation = seen(pd=at(8, 2, prefill_silent=silent))
+    running = plan(19_800, n_prefill=8, n_decode=2)
+    verdict = decide(observation, running, LASTED, ACTIVE, parse_scenario(document))
+    assert (verdict.reason, moved(verdict)) == ("RoleImbalance", (6, 4)), verdict.message
+    assert any("taken as full" in warning for warning in verdict.warnings) == bool(n_silent)
+
+
+def test_advice_uses_up_no_limit_and_follows_nobody() -> None:
+    astray = Memory(roles_astray_since_s={"pd": 900.0}, gain_since_s=900.0)
+    verdict = says(seen(pd=at(4, 4)), roles=(3, 5), threshold=4000, memory=astray, mode="advisory")
+    assert (verdict.action, verdict.reason) == ("adopt", "PrefillImbalance")
+    assert (verdict.memory.changes_s, verdict.memory.last_change_s) == ((), None)
 
 
 def test_every_reason_is_known() -> None:

@@ -7,7 +7,7 @@ import datetime
 import numpy as np
 import pytest
 
-from routing import fleets, scheduler
+from routing import commands, fleets, scheduler
 from routing.models import Decision, Fleet, Rebalance, Tick
 from tests.routing.cases import Gate, after, engines, feed, link, make_fleet, steady
 
@@ -81,13 +81,42 @@ def test_the_loop_knows_how_the_move_stands_and_follows_the_engines_when_it_fail
     assert Rebalance.objects.count() == 1
 
 
-def test_the_first_plan_moves_nothing_even_if_engines_run_other_roles(fleet: Fleet) -> None:
+def test_the_first_plan_is_what_engines_run_and_moves_nothing(fleet: Fleet) -> None:
+    """The scenario starts with 6/2, the engines with 3/5."""
     requests(40.0)
     run(0.0, 30.0, roles=(3, 5))
     assert not Rebalance.objects.exists()
-    plan = fleets.newest_adopted(fleet)
-    assert plan is not None
-    assert (plan.reason, plan.plan["clusters"]["pd"]["n_prefill"]) == ("RolesFollowed", 3)
+    first = Decision.objects.order_by("id")[0]
+    assert (first.reason, first.plan["clusters"]["pd"]["n_prefill"]) == ("Initial", 3)
+    assert not Decision.objects.filter(reason="RolesFollowed").exists()
+
+
+def test_an_advisory_fleet_gets_advice_on_t_whatever_its_engines_run() -> None:
+    """The scenario starts with 3/5, engines run 4/4, nobody can move them; a band is asked for."""
+    make_fleet(mode="advisory")
+    commands.set_policy(
+        fleet="f1",
+        changes={"knobs": {"band_ratio": 0.1}},
+        if_version=1,
+        actor="ada",
+        via="test",
+        reason="",
+        now=after(0.0),
+    )
+    requests(400.0)
+    ticks = run(0.0, 400.0, roles=(4, 4))
+    assert not [t for t in ticks if t.reason in ("RateLimited", "RolesFollowed")]
+    advice = Decision.objects.filter(kind="advised")
+    assert 0 < advice.count() <= 3
+    assert advice.order_by("-id")[0].plan["clusters"]["pd"]["threshold_tokens"] > 4_000
+
+
+def test_after_the_clock_was_set_back_ticks_go_on_and_stay_unique(fleet: Fleet) -> None:
+    requests(60.0)
+    before = run(0.0, 40.0)[-1]
+    assert scheduler.run_tick("f1", now=after(39.0), tick_s=2.0) is None, "a late worker"
+    back = [scheduler.run_tick("f1", now=after(at_s), tick_s=2.0) for at_s in (-300, -299, -298)]
+    assert [t and t.seq for t in back] == [before.seq + 1, None, before.seq + 2]
 
 
 def test_an_advisory_fleet_says_what_it_would_move_and_moves_nothing() -> None:

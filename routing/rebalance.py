@@ -161,9 +161,12 @@ def wait(
 
 
 def abort(rebalance: Rebalance, ends_as: str, reason: str, now: datetime.datetime) -> None:
-    """Give up by the machine's own judgement; the move under way is restored before it ends."""
+    """Give up by the machine's own judgement; the move under way is restored before it ends.
+
+    But for one in `uncordon`, which finishes.
+    """
     move = active_move(rebalance)
-    if move is not None:
+    if move is not None and move.step != "uncordon":
         move.error = reason[:_WORDS]
         move.save(update_fields=["error"])
     _give_up(rebalance, ends_as, reason, now)

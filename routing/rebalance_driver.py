@@ -11,14 +11,16 @@ from __future__ import annotations
 import datetime
 import logging
 from collections.abc import Callable
+from typing import Any
 
 from django.db import transaction
 
 from routing import delivery, fleets, rebalance, workers
 from routing.core.scenario import Cluster
-from routing.models import Decision, Rebalance, RoleMove, RouterState
+from routing.models import Decision, Delivery, Rebalance, RoleMove, RouterState
 from routing.rebalance_steps import (
     DRAIN,
+    HELD,
     Abort,
     Act,
     Done,
@@ -31,6 +33,7 @@ from routing.rebalance_steps import (
     overdue,
     plan,
     preflight,
+    proven,
     restore,
 )
 
@@ -72,10 +75,12 @@ def one_pass(pk: int, now: datetime.datetime) -> bool:
             return False
         cluster = fleets.scenario_of(row.fleet).cluster(row.cluster)
         given_up = _reason_to_give_up(row, cluster, now) if row.state == "open" else None
+        move = rebalance.active_move(row)
         if given_up is not None:
+            if given_up.ends_as == "expired" and move is not None:
+                given_up = _at_deadline(row, cluster, move, given_up, now)
             rebalance.abort(row, given_up.ends_as, given_up.reason, now)
             return True
-        move = rebalance.active_move(row)
         reachable = cluster is not None and cluster.control_urls
         hopeless = not reachable or now > row.deadline_at + RESTORE_LIMIT
         if row.state == "aborting" and (move is None or hopeless):
@@ -105,6 +110,26 @@ def _reason_to_give_up(
     if now >= row.deadline_at:
         return Abort("expired", f"the deadline has passed. {row.waiting_for}".strip())
     return None
+
+
+def _at_deadline(
+    row: Rebalance, cluster: Cluster, move: RoleMove, expired: Abort, now: datetime.datetime
+) -> Abort:
+    """A role that is proven stays: its move goes on to `uncordon`. Was it the last, all is done.
+
+    To switch back would take the instance away for longer, because of a gate that is late.
+    """
+    if move.step == "verify":
+        listed, _ = _listed(cluster, move)
+        try:
+            look = Look(listed, workers.load(move.url))
+        except workers.WorkersError:
+            return expired
+        if len(listed) == len(cluster.control_urls) and proven(move, look):
+            rebalance.go(row, move, "uncordon", now)
+    if move.step != "uncordon" or row.moves.filter(step="planned").exists():
+        return expired
+    return Abort("done", f"{_runs(row)}; {expired.reason}")
 
 
 def _superseding(row: Rebalance) -> Decision | None:
@@ -151,17 +176,37 @@ def _step(row: Rebalance, cluster: Cluster, move: RoleMove | None, now: datetime
     """Look, decide, act. Raises WorkersError."""
     if move is None:
         return _plan(row, cluster, now)
-    look = _look(cluster, move)
-    if look is None:
+    listed, unanswered = _listed(cluster, move)
+    goes_on = False
+    try:
+        if unanswered is not None:
+            raise unanswered
+        goes_on = _advance(row, cluster, move, listed, now)
+    finally:
+        # Whatever is waited for, and for however long: the instance takes no work meanwhile.
+        if not goes_on and move.step in HELD:
+            _renew(move, listed)
+    return goes_on
+
+
+def _advance(
+    row: Rebalance,
+    cluster: Cluster,
+    move: RoleMove,
+    listed: dict[str, workers.Worker],
+    now: datetime.datetime,
+) -> bool:
+    if len(listed) < len(cluster.control_urls):
         rebalance.wait(row, move, f"Not every stack lists {move.instance}.", now)
         return False
+    look = Look(listed, workers.load(move.url))
     if move.step == "restore":
         act = restore(move, look)
     else:
         behind = _gates_behind(row, now) if move.step == "verify" else []
         timeout_s = row.drain_timeout_s
         act = advance(move, look, now=now, drain_timeout_s=timeout_s, gates_behind=behind)
-    return _perform(row, move, look, act, now)
+    return _perform(row, move, act, now)
 
 
 def _plan(row: Rebalance, cluster: Cluster, now: datetime.datetime) -> bool:
@@ -171,8 +216,14 @@ def _plan(row: Rebalance, cluster: Cluster, now: datetime.datetime) -> bool:
         for url in cluster.control_urls
     }
     first = listings[cluster.control_urls[0]]
-    loads = {id: workers.load(worker.url) for id, worker in first.items()}
-    planned = plan(row, cluster, listings, loads)
+    loads: dict[str, workers.Load] = {}
+    silent: dict[str, str] = {}
+    for id, worker in first.items():
+        try:
+            loads[id] = workers.load(worker.url)
+        except workers.WorkersError as exc:
+            silent[id] = str(exc)
+    planned = plan(row, cluster, listings, loads, silent)
     if isinstance(planned, Wait):
         rebalance.wait(row, None, planned.sentence, now)
         return False
@@ -180,14 +231,13 @@ def _plan(row: Rebalance, cluster: Cluster, now: datetime.datetime) -> bool:
         rebalance.abort(row, planned.ends_as, planned.reason, now)
         return True
     if isinstance(planned, Done):
-        reason = f"{row.cluster} runs {row.to_n_prefill} prefill and {row.to_n_decode} decode"
-        rebalance.end(row, "done", reason, now)
+        rebalance.end(row, "done", f"{_runs(row)}{planned.but}", now)
         return False
     rebalance.begin(row, planned, now)
     return True
 
 
-def _perform(row: Rebalance, move: RoleMove, look: Look, act: Act, now: datetime.datetime) -> bool:
+def _perform(row: Rebalance, move: RoleMove, act: Act, now: datetime.datetime) -> bool:
     match act:
         case Go(step):
             rebalance.go(row, move, step, now)
@@ -196,12 +246,10 @@ def _perform(row: Rebalance, move: RoleMove, look: Look, act: Act, now: datetime
             rebalance.abort(row, ends_as, reason, now)
             return True
         case Wait(sentence, requests, idle):
-            if move.step != "restore":
-                _renew(move, look)
             rebalance.wait(row, move, sentence, now, requests=requests, idle=idle)
             return False
         case Put(control_url, change):
-            return _try(row, move, now, lambda: workers.put(control_url, move.instance, change))
+            return _try(row, move, now, lambda: _change(control_url, move, change))
         case Switch(role):
             return _try(row, move, now, lambda: workers.switch(move.url, role))
 
@@ -209,32 +257,70 @@ def _perform(row: Rebalance, move: RoleMove, look: Look, act: Act, now: datetime
 def _try(
     row: Rebalance, move: RoleMove, now: datetime.datetime, effect: Callable[[], object]
 ) -> bool:
-    """The side effect; whether it took is seen by the next look. Raises WorkersError."""
+    """The side effect. Raises WorkersError where it may yet succeed."""
+    late = overdue(move, now, row.drain_timeout_s)
     try:
         effect()
     except workers.Refusal as exc:
-        busy = exc.status == 409 and not overdue(move, now, row.drain_timeout_s)
+        busy = exc.status == 409 and not late
         final = move.step == "cordon" or (move.step == "switch" and not busy)
         if not final:
+            raise
+        rebalance.abort(row, "failed", str(exc), now)
+    except workers.Unheeded as exc:
+        if not (late and move.step in ("cordon", "drain", "switch")):
             raise
         rebalance.abort(row, "failed", str(exc), now)
     return True
 
 
-def _renew(move: RoleMove, look: Look) -> None:
-    for url, worker in look.workers.items():
+def _change(control_url: str, move: RoleMove, change: dict[str, Any]) -> None:
+    """A change that the stack then lists. Raises WorkersError.
+
+    A stack that only says yes would otherwise be asked again at once, and for ever.
+    """
+    workers.put(control_url, move.instance, change)
+    worker = workers.listing(control_url).get(move.instance)
+    for field in ("status", "worker_type"):
+        shown = getattr(worker, field, None)
+        if shown is not None and shown != change.get(field, shown):
+            raise workers.Unheeded(
+                f"{control_url}/workers",
+                f"lists {move.instance} with {field} {shown}, though it answered {change[field]}",
+            )
+
+
+def _renew(move: RoleMove, listed: dict[str, workers.Worker]) -> None:
+    """Drain on. What is not renewed lapses, which a later look sees and says."""
+    for url, worker in listed.items():
         if worker.status == "draining":
-            workers.put(url, move.instance, DRAIN)
+            try:
+                workers.put(url, move.instance, DRAIN)
+            except workers.WorkersError as exc:
+                log.warning("a drain was not renewed: %s", exc)
 
 
-def _look(cluster: Cluster, move: RoleMove) -> Look | None:
-    found = {url: workers.listing(url).get(move.instance) for url in cluster.control_urls}
-    listed = {url: worker for url, worker in found.items() if worker is not None}
-    return Look(listed, workers.load(move.url)) if len(listed) == len(found) else None
+def _listed(
+    cluster: Cluster, move: RoleMove
+) -> tuple[dict[str, workers.Worker], workers.WorkersError | None]:
+    """The instance by the stacks that list it, and why one did not answer, if so."""
+    listed, unanswered = {}, None
+    for url in cluster.control_urls:
+        try:
+            worker = workers.listing(url).get(move.instance)
+        except workers.WorkersError as exc:
+            unanswered = exc
+            continue
+        if worker is not None:
+            listed[url] = worker
+    return listed, unanswered
 
 
 def _gates_behind(row: Rebalance, now: datetime.datetime) -> list[str]:
-    """Gates of the cluster, heard of lately, that run an older plan than this rebalance's."""
+    """Gates of the cluster, heard of lately, that run an older plan than this rebalance's.
+
+    But for those a person stopped waiting for, be it for this plan or for one since.
+    """
     if row.decision is None:
         return []
     wanted = (row.decision.epoch, row.decision.version)
@@ -242,6 +328,10 @@ def _gates_behind(row: Rebalance, now: datetime.datetime) -> list[str]:
         fleet_id=row.fleet_id,
         cluster=row.cluster,
         last_seen_at__gte=now - datetime.timedelta(seconds=delivery.SILENT_AFTER_S),
+    ).exclude(
+        router__in=Delivery.objects.filter(
+            decision__fleet_id=row.fleet_id, decision_id__gte=row.decision_id, state="cancelled"
+        ).values("router")
     )
     return [
         f"{gate.router} runs {gate.epoch_running}.{gate.version_running} of {wanted[0]}.{wanted[1]}"
@@ -250,3 +340,7 @@ def _gates_behind(row: Rebalance, now: datetime.datetime) -> list[str]:
         for gate in heard.order_by("router")
         if gate.epoch_running is None or (gate.epoch_running, gate.version_running) < wanted
     ]
+
+
+def _runs(row: Rebalance) -> str:
+    return f"{row.cluster} runs {row.to_n_prefill} prefill and {row.to_n_decode} decode"

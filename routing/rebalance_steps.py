@@ -25,6 +25,8 @@ LEASE_S = 30.0
 IDLE_PROOF = datetime.timedelta(seconds=1)
 DRAIN: dict[str, Any] = {"status": "draining", "lease_s": LEASE_S}
 READY: dict[str, Any] = {"status": "ready"}
+HELD = ("cordon", "drain", "switch", "verify")
+"""Steps in which an instance has to stay drained."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +87,9 @@ class Abort:
 
 @dataclass(frozen=True)
 class Done:
-    """The cluster has the target's roles."""
+    """The cluster has the target's roles; `but` goes on with who could not be asked."""
+
+    but: str = ""
 
 
 @dataclass(frozen=True)
@@ -126,11 +130,14 @@ def plan(
     cluster: Cluster,
     listings: dict[str, dict[str, Worker]],
     loads: dict[str, Load],
+    silent: dict[str, str],
 ) -> list[PlannedMove] | Wait | Abort | Done:
     """The moves from what is there to the target, the one that begins first.
 
     `listings` by control URL and instance, `loads` by instance. What an engine says is its role;
-    an instance that a stack lists under another one is listed right first.
+    an instance that a stack lists under another one is listed right first. `silent` are instances
+    whose engine cannot be asked, and why: they stay what they are listed as, and nothing rests on
+    them. A target may count them or leave them out.
     """
     wrong = _disagreement(wanted, cluster, listings)
     if wrong is not None:
@@ -140,28 +147,53 @@ def plan(
         for id, load in loads.items()
     }
     target = {"prefill": wanted.to_n_prefill, "decode": wanted.to_n_decode}
-    if len(looks) != sum(target.values()):
+    listed, n_target = len(looks) + len(silent), sum(target.values())
+    if n_target not in (listed, len(looks)):
         return Abort(
             "failed",
-            f"the stacks of {wanted.cluster} list {len(looks)} instances, the target is "
-            f"{target['prefill']} + {target['decode']}",
+            f"the stacks of {wanted.cluster} list {listed} instances, the target is "
+            f"{target['prefill']} + {target['decode']}{_but(silent)}",
         )
+    if not looks:
+        return Wait(f"Nobody can say which roles there are{_but(silent)}.")
     for id, look in sorted(looks.items()):
         if not all(worker.status == "ready" for worker in look.workers.values()):
             return Wait(f"{id} is drained by somebody else; one instance at a time is out.")
-    misread, by_role = [], {"prefill": [], "decode": []}
+    stay = {"prefill": 0, "decode": 0}
+    if n_target == listed:
+        first = next(iter(listings.values()))
+        for id in silent:
+            stay[first[id].worker_type] += 1
+    moves, enough = _moves(cluster, looks, target, stay)
+    if moves:
+        return moves
+    return Done(_but(silent)) if enough else Wait(f"No instance can be spared{_but(silent)}.")
+
+
+def _moves(
+    cluster: Cluster, looks: dict[str, Look], target: dict[str, int], stay: dict[str, int]
+) -> tuple[list[PlannedMove], bool]:
+    """What may move now, and whether that is enough for the target.
+
+    `stay` are instances of a role that nobody reaches: they count, and hold no floor.
+    """
+    moves, by_role = [], {"prefill": [], "decode": []}
     for id, look in sorted(looks.items()):
         role = look.load.disagg_mode
         if any(worker.worker_type != role for worker in look.workers.values()):
-            misread.append(_planned(id, look, role))
+            moves.append(_planned(id, look, role))
         else:
             by_role[role].append((look.requests, id))
-    moves = list(misread)
+    enough = True
+    floors = {"prefill": cluster.min_prefill, "decode": cluster.min_decode}
     for role, to_role in (("prefill", "decode"), ("decode", "prefill")):
         have = sum(look.load.disagg_mode == role for look in looks.values())
-        for _, id in sorted(by_role[role])[: max(have - target[role], 0)]:
+        surplus = max(have + stay[role] - target[role], 0)
+        spare = max(have - floors[role], 0)
+        enough = enough and surplus <= spare
+        for _, id in sorted(by_role[role])[: min(surplus, spare)]:
             moves.append(_planned(id, looks[id], to_role))
-    return moves or Done()
+    return moves, enough
 
 
 def advance(
@@ -205,6 +237,12 @@ def advance(
 def overdue(move: RoleMove, now: datetime.datetime, drain_timeout_s: float) -> bool:
     """Has the move been under way, not yet switched, for longer than a drain may take?"""
     return (now - move.started_at).total_seconds() > drain_timeout_s
+
+
+def proven(move: RoleMove, look: Look) -> bool:
+    """Has the engine the new role, and does every stack list it so?"""
+    roles = {look.load.disagg_mode, *(worker.worker_type for worker in look.workers.values())}
+    return roles == {move.to_role}
 
 
 def restore(move: RoleMove, look: Look) -> Act:
@@ -268,6 +306,12 @@ def _disagreement(
             if first[id].url.rstrip("/") != workers[id].url.rstrip("/"):
                 return f"{first_url} lists {id} at {first[id].url} and {url} at {workers[id].url}"
     return None
+
+
+def _but(silent: dict[str, str]) -> str:
+    if not silent:
+        return ""
+    return "; not reached: " + ", ".join(f"{id} ({why})" for id, why in sorted(silent.items()))
 
 
 def _requests(n: int) -> str:

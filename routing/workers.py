@@ -1,19 +1,22 @@
 """Talks to the stacks of a PD cluster and to its engines (docs/contracts.md, A stack's workers).
 
-Blocking calls, each bounded in time and in bytes; a redirect is not followed. What answers is
-somebody else's program, so every answer is checked field by field.
+Blocking calls, each bounded in time and in bytes; a redirect is not followed, a proxy not asked.
+What answers is somebody else's program, so every answer is checked field by field.
 
     WorkersError            no answer, or one that cannot be meant: ask again later
       Refusal               an answer that says no, with `status`: 400, 404, 409 or 422
+      Unheeded              an answer that says yes to what then is not so
 """
 
 from __future__ import annotations
 
 import http.client
+import io
+import socket
+import ssl
 import time
-import urllib.error
 import urllib.parse
-import urllib.request
+from contextlib import closing
 from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
@@ -22,6 +25,7 @@ Role = Literal["prefill", "decode"]
 ROLES: tuple[Role, Role] = ("prefill", "decode")
 
 TIMEOUT_S = 2.0
+"""For a whole call, from the connection to the last byte. Only the resolver is not bounded."""
 MAX_ANSWER_BYTES = 1_000_000
 _REFUSALS = (400, 404, 409, 422)
 _CHUNK_BYTES = 65_536
@@ -83,6 +87,10 @@ class Refusal(WorkersError):
         self.status, self.words = status, words
 
 
+class Unheeded(WorkersError):
+    """The other side says that it did what was asked, and shows that it did not."""
+
+
 def listing(control_url: str) -> dict[str, Worker]:
     """Every worker a stack lists, by id. Raises WorkersError."""
     url = f"{control_url}/workers"
@@ -96,14 +104,16 @@ def listing(control_url: str) -> dict[str, Worker]:
 
 def put(control_url: str, instance: str, change: dict[str, Any]) -> Worker:
     """Change one worker of a stack: `{status: draining, lease_s}`, `{status: ready}` or
-    `{worker_type}`. Saying it twice is saying it once. Raises WorkersError.
+    `{worker_type}`. Saying it twice is saying it once.
+
+    Raises WorkersError, of it Unheeded when the answer shows another worker than was asked for.
     """
     url = f"{control_url}/workers/{urllib.parse.quote(instance.rpartition('/')[2], safe='')}"
     worker = _ask("PUT", url, Worker, change)
     for field in ("status", "worker_type"):
         shown = getattr(worker, field)
         if shown != change.get(field, shown):
-            raise WorkersError(url, f"answers 200 with {field} {shown}, not {change[field]}")
+            raise Unheeded(url, f"answers 200 with {field} {shown}, not {change[field]}")
     return worker
 
 
@@ -115,77 +125,141 @@ def load(engine_url: str) -> Load:
 def switch(engine_url: str, new_role: str) -> None:
     """Have an idle engine take `new_role`, and read it back.
 
-    Raises WorkersError, of it Refusal with status 409 from an engine that is not idle.
+    Raises WorkersError, of it Refusal with status 409 from an engine that is not idle, Unheeded
+    from one that keeps its role.
     """
     url = f"{engine_url.rstrip('/')}/pd_role_switch"
     answer = _ask("POST", url, _Switched, {"new_role": new_role})
     if not answer.success or answer.new_role != new_role:
-        raise WorkersError(
+        raise Unheeded(
             url,
             f"answers 200 with success {answer.success}, new_role {answer.new_role}: "
             f"{answer.message[:_MAX_WORDS] or 'no message'}",
         )
     mode = load(engine_url).disagg_mode
     if mode != new_role:
-        raise WorkersError(url, f"answers that it switched to {new_role}, and still is {mode}")
-
-
-class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    def redirect_request(self, *args: Any) -> None:
-        return None
-
-
-# No proxy either: the environment of a console says nothing about the way to its engines.
-_opener = urllib.request.build_opener(_NoRedirect, urllib.request.ProxyHandler({}))
+        raise Unheeded(url, f"answers that it switched to {new_role}, and still is {mode}")
 
 
 def _ask(method: str, url: str, kind: type[T], body: dict[str, Any] | None = None) -> T:
     """One request; the answer as `kind`."""
     if not url.startswith(("http://", "https://")):
         raise WorkersError(url, "must begin with http:// or https://")
-    request = urllib.request.Request(
-        url,
-        method=method,
-        data=None if body is None else msgspec.json.encode(body),
-        headers={"Content-Type": "application/json", "Accept": "application/json"},
-    )
-    until_s = time.monotonic() + TIMEOUT_S
     try:
-        with _opener.open(request, timeout=TIMEOUT_S) as response:
-            raw = _read(response, url, until_s)
-    except urllib.error.HTTPError as exc:
-        with exc:
-            words = _words(exc, url, until_s)
-        if exc.code in _REFUSALS:
-            raise Refusal(url, exc.code, words) from None
-        raise WorkersError(url, f"answers {exc.code}: {words}") from None
+        status, reason, raw = _exchange(method, url, body, time.monotonic() + TIMEOUT_S)
+    except TimeoutError:
+        raise WorkersError(url, f"needs more than {TIMEOUT_S:g} s for its answer") from None
     except (OSError, http.client.HTTPException, ValueError) as exc:
-        reason = exc.reason if isinstance(exc, urllib.error.URLError) else exc
-        raise WorkersError(url, f"does not answer: {reason or type(exc).__name__}") from None
+        why = str(exc) or type(exc).__name__
+        raise WorkersError(url, f"does not answer: {why[:_MAX_WORDS]}") from None
+    if not 200 <= status < 300:
+        words = _words(raw) or reason or "no reason given"
+        if status in _REFUSALS:
+            raise Refusal(url, status, words)
+        raise WorkersError(url, f"answers {status}: {words}")
     try:
         return msgspec.json.decode(raw, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError) as exc:
         raise WorkersError(url, f"answers what it should not: {exc}") from None
 
 
-def _read(response: Any, url: str, until_s: float) -> bytes:
-    """The body, at most MAX_ANSWER_BYTES, however slowly it drips."""
+def _exchange(
+    method: str, url: str, body: dict[str, Any] | None, until_s: float
+) -> tuple[int, str, bytes]:
+    """Status, reason and body of the answer. Raises TimeoutError at `until_s`, of `monotonic`."""
+    parts = urllib.parse.urlsplit(url)
+    tls = ssl.create_default_context() if parts.scheme == "https" else None
+    connection = (
+        http.client.HTTPConnection(parts.netloc)
+        if tls is None
+        else http.client.HTTPSConnection(parts.netloc, context=tls)
+    )
+    with closing(connection):
+        connected = _connect(connection.host, connection.port, until_s)
+        connection.sock = connected
+        connected.settimeout(_left_s(until_s))
+        if tls is not None:
+            connection.sock = tls.wrap_socket(connected, server_hostname=connection.host)
+        connection.sock.settimeout(_left_s(until_s))
+        connection.request(
+            method,
+            urllib.parse.urlunsplit(("", "", parts.path or "/", parts.query, "")),
+            body=None if body is None else msgspec.json.encode(body),
+            headers={
+                "Content-Type": "application/json",
+                "Accept": "application/json",
+                "Connection": "close",
+            },
+        )
+        heard: Any = _Hurried(connection.sock, until_s)
+        with http.client.HTTPResponse(heard, method=method) as answer:
+            answer.begin()
+            return answer.status, answer.reason, _read(answer, url)
+
+
+def _connect(host: str, port: int, until_s: float) -> socket.socket:
+    """A connection to the first address of `host` that takes one. Raises OSError."""
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    failed = OSError(f"{host} has no address")
+    for i, (family, kind, proto, _, address) in enumerate(found):
+        connected = socket.socket(family, kind, proto)
+        try:
+            # One address that swallows what it is sent leaves time for those after it.
+            connected.settimeout(_left_s(until_s) / (len(found) - i))
+            connected.connect(address)
+        except OSError as exc:
+            connected.close()
+            failed = exc
+            continue
+        # Head and body are two writes; the second must not wait for the ack of the first.
+        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return connected
+    raise failed
+
+
+class _Hurried(io.RawIOBase):
+    """What a socket receives until a moment, as the file that an HTTPResponse reads from.
+
+    A socket's own timeout begins anew with each byte, so one that drips is never late.
+    """
+
+    def __init__(self, connected: socket.socket, until_s: float) -> None:
+        self._connected, self._until_s = connected, until_s
+
+    def makefile(self, mode: str) -> io.BufferedReader:
+        return io.BufferedReader(self)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        self._connected.settimeout(_left_s(self._until_s))
+        return self._connected.recv_into(buffer)
+
+
+def _left_s(until_s: float) -> float:
+    left_s = until_s - time.monotonic()
+    if left_s <= 0.0:
+        raise TimeoutError
+    return left_s
+
+
+def _read(response: http.client.HTTPResponse, url: str) -> bytes:
+    """The body, at most MAX_ANSWER_BYTES; of an error what can be had of it."""
     raw = b""
-    while chunk := response.read1(_CHUNK_BYTES):
-        raw += chunk
-        if len(raw) > MAX_ANSWER_BYTES:
-            raise WorkersError(url, f"answers more than {MAX_ANSWER_BYTES} bytes")
-        if time.monotonic() > until_s:
-            raise WorkersError(url, f"needs more than {TIMEOUT_S:g} s for its answer")
+    try:
+        while chunk := response.read1(_CHUNK_BYTES):
+            raw += chunk
+            if len(raw) > MAX_ANSWER_BYTES:
+                raise WorkersError(url, f"answers more than {MAX_ANSWER_BYTES} bytes")
+    except (OSError, http.client.HTTPException, WorkersError):
+        if response.status < 400:
+            raise
     return raw
 
 
-def _words(exc: urllib.error.HTTPError, url: str, until_s: float) -> str:
+def _words(raw: bytes) -> str:
     """What an error answer says, for people: its `error` or `message`, else how it begins."""
-    try:
-        raw = _read(exc.fp, url, until_s) if exc.fp is not None else b""
-    except (OSError, http.client.HTTPException, WorkersError):
-        return str(exc.reason)
     try:
         said: Any = msgspec.json.decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -194,4 +268,4 @@ def _words(exc: urllib.error.HTTPError, url: str, until_s: float) -> str:
         if isinstance(said, dict) and name in said:
             said = said[name]
     words = " ".join("".join(c for c in str(said) if c.isprintable() or c == " ").split())
-    return words[:_MAX_WORDS] or str(exc.reason)
+    return words[:_MAX_WORDS]

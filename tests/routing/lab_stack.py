@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
 from textwrap import dedent
@@ -32,10 +32,33 @@ FLEET = "small"
 T = TypeVar("T")
 
 
+class Ports(AsyncExitStack):
+    """Keeps how each port is closed, so that one can be closed before the others."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._runners: list[web.AppRunner] = []
+
+    def push_async_callback(
+        self, callback: Callable[..., Awaitable[Any]], /, *args: Any, **kwargs: Any
+    ) -> Callable[..., Awaitable[Any]]:
+        runner = getattr(callback, "__self__", None)
+        if isinstance(runner, web.AppRunner):
+            self._runners.append(runner)
+        return super().push_async_callback(callback, *args, **kwargs)
+
+    async def shut(self, url: str) -> None:
+        """Nobody answers at that URL any more."""
+        port = int(url.rpartition(":")[2])
+        for runner in self._runners:
+            if port in [address[1] for address in runner.addresses]:
+                await runner.cleanup()
+
+
 class LabStack:
     """`controls` are the two control URLs, `engines` the PD cluster's by the end of their id."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, closing: AsyncExitStack) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, closing: Ports) -> None:
         self._loop, self._closing = loop, closing
         self.controls: tuple[str, str] = ("", "")
         self.engines: dict[str, Engine] = {}
@@ -64,8 +87,8 @@ class LabStack:
         }
         second = Listing("pd", [Worker("pd", engine) for engine in self.engines.values()])
         app = web.Application()
-        urls = {e["id"]: e["url"] for e in ready["engines"]}
-        add_worker_routes(app, {"pd": SimpleNamespace(listing=second)}, urls)
+        self._urls = {e["id"]: e["url"] for e in ready["engines"]}
+        add_worker_routes(app, {"pd": SimpleNamespace(listing=second)}, self._urls)
         other = await open_port(app, "127.0.0.1", 0, self._closing)
         self.controls = (ready["upstreams"]["pd"]["control"], f"{other}/clusters/pd")
         self.listings = (fleet.stacks["pd"].listing, second)
@@ -78,6 +101,11 @@ class LabStack:
             return function()
 
         return asyncio.run_coroutine_threadsafe(run(), self._loop).result(20)
+
+    def kill(self, name: str) -> None:
+        """The engine by that name answers nobody from now on."""
+        shut = self._closing.shut(self._urls[f"{FLEET}/pd/{name}"])
+        asyncio.run_coroutine_threadsafe(shut, self._loop).result(20)
 
     def roles(self) -> dict[str, str]:
         """What each engine is."""
@@ -142,7 +170,7 @@ def lab_stack(folder: Path) -> Iterator[LabStack]:
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
-    closing = AsyncExitStack()
+    closing = Ports()
     try:
         stack = LabStack(loop, closing)
         asyncio.run_coroutine_threadsafe(stack.open(folder), loop).result(20)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from routing import rebalance, rebalance_driver
+from routing import delivery, rebalance, rebalance_driver
 from routing.models import Action, Decision, Fleet, Rebalance, RoleMove
 from tests.routing.cases import after
 
@@ -44,6 +44,19 @@ def open_for(
         to_n_decode=roles[1],
         deadline_s=deadline_s,
         drain_timeout_s=drain_timeout_s,
+        now=after(at_s),
+    )
+
+
+def ack(fleet: Fleet, version: int | None, *, at_s: float, name: str = "gw-1") -> None:
+    """A gate says that it runs that version, or no plan."""
+    delivery.record_ack(
+        fleet=fleet,
+        router=f"{fleet.pk}/pd/{name}",
+        running=None if version is None else (1, version),
+        state="no_plan" if version is None else "running",
+        error=None,
+        transport="poll",
         now=after(at_s),
     )
 

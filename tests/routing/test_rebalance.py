@@ -11,13 +11,14 @@ import pytest
 from django.db import connections
 
 from console.celery import app as celery
-from routing import announce, commands, delivery, rebalance, rebalance_driver, tasks
+from routing import announce, commands, rebalance, rebalance_driver, tasks
 from routing.lab.engine import RoleRefused
 from routing.models import Action, Fleet, Rebalance
 from tests.routing.cases import after
 from tests.routing.lab_stack import LabStack, fleet_of, lab_stack
 from tests.routing.rebalancing import (
     STEPS,
+    ack,
     decide,
     drive,
     finish,
@@ -47,18 +48,6 @@ def told(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     messages: list[dict[str, Any]] = []
     monkeypatch.setattr(announce, "publish", messages.append)
     return messages
-
-
-def ack(fleet: Fleet, version: int, *, at_s: float, name: str = "gw-1") -> None:
-    delivery.record_ack(
-        fleet=fleet,
-        router=f"{fleet.pk}/pd/{name}",
-        running=(1, version),
-        state="running",
-        error=None,
-        transport="poll",
-        now=after(at_s),
-    )
 
 
 def test_one_instance_after_the_other_takes_its_new_role(
@@ -213,26 +202,6 @@ def test_a_gate_that_does_not_ack_is_waited_for_by_name(lab: LabStack, fleet: Fl
     ack(fleet, 2, at_s=3.0)
     finish(row, 3.0)
     assert (row.state, lab.settled()) == ("done", True)
-
-
-def test_at_the_deadline_the_old_role_comes_back(lab: LabStack, fleet: Fleet) -> None:
-    row = open_for(fleet, (1, 3), deadline_s=20.0)
-    for at_s in (1.0, 2.0, 19.0):
-        delivery.record_ack(
-            fleet=fleet,
-            router="small/pd/gw-1",
-            running=None,
-            state="no_plan",
-            error=None,
-            transport="poll",
-            now=after(at_s),
-        )
-        drive(row, at_s)
-    assert lab.counts() == (1, 3)
-    finish(row, 20.0)
-    assert row.state == "expired"
-    assert "gw-1 runs no plan" in row.reason
-    assert (move_of(row).step, lab.counts(), lab.settled()) == ("restored", (2, 2), True)
 
 
 @pytest.mark.parametrize("step", STEPS)

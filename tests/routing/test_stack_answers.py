@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
+from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -38,6 +39,7 @@ class Peer:
         self.headers: dict[str, str] = {}
         self.asked: list[tuple[str, str, Any]] = []
         self.drip_s = 0.0
+        self.drips_head, self.n_dripped = False, 0
         peer = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -45,16 +47,18 @@ class Peer:
                 n = int(self.headers.get("Content-Length", 0))
                 raw = self.rfile.read(n)
                 peer.asked.append((self.command, self.path, msgspec.json.decode(raw or b"null")))
-                self.send_response(peer.status)
-                for name, value in peer.headers.items():
-                    self.send_header(name, value)
-                self.end_headers()
+                lines = [f"HTTP/1.0 {peer.status} {HTTPStatus(peer.status).phrase}"]
+                lines += [f"{name}: {value}" for name, value in peer.headers.items()]
+                head = "\r\n".join([*lines, "", ""]).encode()
+                at_once = b"" if peer.drips_head else head
+                if not peer.drip_s:
+                    at_once += peer.body
                 try:
-                    for i in range(len(peer.body)) if peer.drip_s else ():
-                        self.wfile.write(peer.body[i : i + 1])
+                    self.wfile.write(at_once)
+                    for byte in (head + peer.body)[len(at_once) :]:
+                        self.wfile.write(bytes([byte]))
+                        peer.n_dripped += 1
                         time.sleep(peer.drip_s)
-                    if not peer.drip_s:
-                        self.wfile.write(peer.body)
                 except OSError:
                     return  # the client has had enough
 
@@ -171,12 +175,28 @@ def test_no_answer_is_read_beyond_its_bound(peer: Peer) -> None:
         workers.load(peer.url)
 
 
-def test_who_drips_is_not_listened_to_for_ever(peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("status", [200, 500])
+@pytest.mark.parametrize("drips_head", [False, True])
+def test_who_drips_is_not_listened_to_for_ever(
+    peer: Peer, monkeypatch: pytest.MonkeyPatch, drips_head: bool, status: int
+) -> None:
+    """One time for the whole answer, however alive each single byte of it looks."""
     monkeypatch.setattr(workers, "TIMEOUT_S", 0.1)
-    peer.says(LOAD)
-    peer.drip_s = 0.02
-    with pytest.raises(workers.WorkersError, match="needs more than"):
+    peer.says(LOAD, status)
+    peer.headers = {"X-Slow": "z" * 300}
+    peer.drip_s, peer.drips_head = 0.02, drips_head
+    with pytest.raises(workers.WorkersError) as caught:
         workers.load(peer.url)
+    said = "needs more than 0.1 s" if drips_head or status == 200 else "answers 500"
+    assert said in str(caught.value)
+    assert peer.n_dripped < 60, "of some 300 bytes: it hung up while they came"
+
+
+@pytest.mark.parametrize("body", [b" " * (workers.MAX_ANSWER_BYTES + 1), b"\xff"])
+def test_who_refuses_at_length_refuses(peer: Peer, body: bytes) -> None:
+    peer.status, peer.body = 409, body
+    with pytest.raises(workers.Refusal, match="answers 409: "):
+        workers.put(peer.url, "f1/pd/h20-1", {"status": "ready"})
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,9 @@
     up --(connection refused, or 2 failures in a row)--> down --(probe ok)--> half_open
     half_open --(a trial request or 2 more probes ok)--> up ; --(any failure)--> down
 
-A refused connection is proof that nobody listens, so one is enough; a time-out or a 5xx probe is
-not. Half open admits one trial request at a time, so a sick upstream costs one request, not many.
+A refusal is proof, so one is enough: nobody listens, or a remote says itself that it does not serve
+now (503). A time-out or any other 5xx, to a request or a probe, is not. Half open admits one trial
+request at a time, so a sick upstream costs one request, not many.
 """
 
 from __future__ import annotations
@@ -35,20 +36,21 @@ class Health:
         """A request is being sent; while half open it is the trial."""
         self._trial = self.state == "half_open"
 
-    def request_ok(self, *, now_s: float) -> None:
-        """An answer's headers arrived, whatever their status."""
-        self._trial = False
+    def request_ok(self, *, sent_s: float, now_s: float) -> None:
+        """An answer below 500 began to arrive, to a request sent at `sent_s`."""
         if self.state == "up":
             self._streak = 0
-        else:
+        elif sent_s >= self.since_s:
             self._enter("up", now_s=now_s)
+        # What was sent before it went down was half done by then: it tells nothing of the next.
 
     def request_abandoned(self) -> None:
         """The client left before there was an answer: nothing was learned."""
         self._trial = False
 
     def failed(self, error: str, *, refused: bool, now_s: float) -> bool:
-        """A request or a probe got no answer. True when this took the upstream down."""
+        """A request or a probe got no answer, or one of 500 and above. True when this took the
+        upstream down. `refused`: it was turned away, by whatever is there or because nothing is."""
         self._trial = False
         self.error = error
         if self.state == "up":
@@ -72,6 +74,6 @@ class Health:
                 self._enter("up", now_s=now_s)
 
     def _enter(self, state: State, *, now_s: float) -> None:
-        self.state, self.since_s, self._streak = state, now_s, 0
+        self.state, self.since_s, self._streak, self._trial = state, now_s, 0, False
         if state == "up":
             self.error = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, Any
 
 import msgspec
@@ -74,19 +75,21 @@ _event_map = msgspec.msgpack.Decoder(Event)
 _event_array = msgspec.msgpack.Decoder(_StoredArray | _RemovedArray | _ClearedArray)
 
 
-def decode(payload: bytes) -> tuple[list[Event], int]:
-    """The events of one message, and how many more there were that make no sense.
+def decode(payload: bytes) -> Iterator[Event | None]:
+    """The events of one message, each decoded when it is asked for; None: it makes no sense.
 
-    Raises msgspec.MsgspecError or RecursionError when the message as a whole makes none.
+    Raises msgspec.MsgspecError or RecursionError at once when the message as a whole makes none.
     """
     batch = (_batch_map if _is_map(payload) else _batch_array).decode(payload)
-    events: list[Event] = []
-    for raw in batch.events:
-        try:
-            events.append((_event_map if _is_map(raw) else _event_array).decode(raw))
-        except (msgspec.MsgspecError, RecursionError):
-            continue
-    return events, len(batch.events) - len(events)
+    return map(_event, batch.events)
+
+
+def _event(raw: msgspec.Raw) -> Event | None:
+    try:
+        event: Event = (_event_map if _is_map(raw) else _event_array).decode(raw)
+    except (msgspec.MsgspecError, RecursionError):
+        return None
+    return event
 
 
 def _is_map(packed: bytes | msgspec.Raw) -> bool:

@@ -137,7 +137,7 @@ class Metrics:
         )
         self.fallbacks = Family(
             "prfaas_gate_fallbacks_total",
-            "Requests counted as remote at arrival and served by local: the remote gave no answer.",
+            "Requests counted as remote at arrival and served by local: the remote failed them.",
             "counter",
         )
         self.prompt_tokens = Family(

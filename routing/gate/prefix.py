@@ -30,6 +30,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+import msgspec
+
 Chain = tuple[bytes, ...]
 
 _KEY_BYTES = 8
@@ -68,8 +70,8 @@ class Match:
 NOTHING = Match(0, 0)
 
 
-@dataclass(slots=True)
-class _Block:
+class _Block(msgspec.Struct, gc=False):
+    # There may be a million, and holding numbers only they are nothing for the garbage collector.
     born: int  # the request that last had to compute it anew
     touched: int  # the last request it was part of
     floor: int  # continuations touched before this are not believed: they went with the block

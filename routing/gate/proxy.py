@@ -1,8 +1,8 @@
 """One request through the gate: measure, choose a side, relay, learn.
 
 A request is counted at arrival with the side and reason the rule gave. If a remote then gives no
-byte of an answer, local serves it, once (`RemoteDown` in its headers); after the first byte nothing
-is retried.
+byte of an answer, or answers with a 5xx status, local serves it, once (`RemoteDown` in its
+headers). Once anything was passed on to the client, nothing is retried.
 """
 
 from __future__ import annotations
@@ -263,6 +263,8 @@ class Proxy:
         except Unanswered as exc:
             if exchange.upstream is self._local or exc.timed_out:
                 return self._unavailable(exchange, exc)
+        except _ServerError:
+            pass
         self._metrics.fallbacks.add()
         exchange.upstream = self._local
         exchange.route = Route("local", reasons.REMOTE_DOWN)
@@ -273,7 +275,8 @@ class Proxy:
             return self._unavailable(exchange, exc)
 
     async def _try(self, exchange: Exchange) -> web.StreamResponse:
-        """One attempt at the exchange's upstream. Raises Unanswered while no byte was answered."""
+        """One attempt at the exchange's upstream. Raises Unanswered while no byte was answered, and
+        _ServerError for a remote's 5xx, of which nothing was passed on."""
         upstream = exchange.upstream
         attempt = Attempt(
             upstream,
@@ -291,6 +294,10 @@ class Proxy:
             )
             attempt.answered(answer, now_s=self._now_s())
             try:
+                # A POST is sent again only because this says that it was not served. After local's
+                # there is nowhere to go: its client gets it as it is.
+                if answer.status >= 500 and upstream is not self._local:
+                    raise _ServerError
                 return await self._relay(exchange, attempt, answer)
             finally:
                 answer.close()  # an answer read to its end has already given its connection back
@@ -298,6 +305,9 @@ class Proxy:
             self._metrics.errors.add(upstream.side)
             self._metrics.results.add(upstream.side, "failed")
             upstream.failed(str(exc), refused=is_refusal(exc), now_s=self._now_s())
+            raise
+        except _ServerError:
+            self._count_result(upstream.side, answer.status)
             raise
         except asyncio.CancelledError:
             self._metrics.results.add(upstream.side, "cancelled")
@@ -392,6 +402,10 @@ class Proxy:
             f"{exchange.upstream.name} gave no answer: {exc}",
             headers=exchange.headers,
         )
+
+
+class _ServerError(Exception):
+    """A remote answered with a status of 500 or above."""
 
 
 class _Broken(Exception):

@@ -29,7 +29,7 @@ REASONS: dict[str, str] = {
     BAND_REMOTE: "Remote: inside the plan's band, and remote is expected to answer sooner.",
     UNMEASURED: "Local: the request holds no prompt whose length the gate can tell.",
     NO_REMOTE: "Local: the plan wants remote but gives weight to no remote this gate can reach.",
-    REMOTE_DOWN: "Local: the plan wants remote but no remote answers, or the chosen one refused.",
+    REMOTE_DOWN: "Local: the plan wants remote but no remote answers, or the chosen one failed it.",
     REMOTE_LIMIT: "Local: the plan's max_remote_in_flight is reached.",
     LOCAL_DOWN: "Remote: short enough for local, but local does not answer and a remote does.",
 }

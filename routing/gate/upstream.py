@@ -144,15 +144,21 @@ class Upstream:
 
     def failed(self, error: str, *, refused: bool, now_s: float) -> None:
         """A request or probe got no answer; a process that is gone took its cache along."""
-        if self.health.failed(error, refused=refused, now_s=now_s):
-            log.warning("%s is down: %s", self.name, error)
-            if refused:
-                self.index.clear()
+        if self._note_failure(error, refused=refused, now_s=now_s) and refused:
+            self.index.clear()
 
-    def answered(self, *, now_s: float) -> None:
-        """A request got an answer."""
+    def answered(self, status: int, *, sent_s: float, now_s: float) -> None:
+        """A request got an answer of this HTTP status.
+
+        One 503 suffices against a remote, because local serves what it would have been given. One
+        of local's may be a moment of overload, and to send everything over the link is a lot.
+        """
+        if status >= 500:
+            refused = status == 503 and self.side == "remote"
+            self._note_failure(f"answered {status}", refused=refused, now_s=now_s)
+            return
         was = self.health.state
-        self.health.request_ok(now_s=now_s)
+        self.health.request_ok(sent_s=sent_s, now_s=now_s)
         self._say_if_up(was)
 
     def probe_answered(self, *, now_s: float) -> None:
@@ -160,6 +166,13 @@ class Upstream:
         was = self.health.state
         self.health.probe_ok(now_s=now_s)
         self._say_if_up(was)
+
+    def _note_failure(self, error: str, *, refused: bool, now_s: float) -> bool:
+        """Whether this took it down."""
+        went_down = self.health.failed(error, refused=refused, now_s=now_s)
+        if went_down:
+            log.warning("%s is down: %s", self.name, error)
+        return went_down
 
     def _say_if_up(self, was: State) -> None:
         if was != "up" and self.health.state == "up":
@@ -193,6 +206,7 @@ class Attempt:
         now_s: float,
     ) -> None:
         self.upstream = upstream
+        self._sent_s = now_s
         self._pending: Pending | None = None
         if compute_tokens is not None:
             self._pending = upstream.wait.sent(tokens=compute_tokens, now_s=now_s)
@@ -206,7 +220,7 @@ class Attempt:
         """The answer's headers arrived."""
         self._answered = True
         self.has_moved = answer.headers.get(MOVED_HEADER, "0") != "0"
-        self.upstream.answered(now_s=now_s)
+        self.upstream.answered(answer.status, sent_s=self._sent_s, now_s=now_s)
 
     def prefilled(self, *, now_s: float) -> None:
         """The first byte of a good answer arrived."""

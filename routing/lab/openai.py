@@ -251,6 +251,9 @@ async def _serve(
         return error(400, f"{MOVE_HEADER}: {exc}", "BadRequestError", MOVE_HEADER)
     except Unavailable as exc:
         return error(503, str(exc), "ServiceUnavailable")
+    except ConnectionResetError:
+        # The client left between two chunks, and nobody is there to be answered.
+        return web.Response(status=499)
 
 
 def _headers(call: Call, generation: Generation) -> dict[str, str]:

@@ -19,12 +19,13 @@ def test_one_refused_connection_is_proof_and_one_timeout_is_not() -> None:
 
 
 def test_failures_must_be_in_a_row() -> None:
-    for good in (Health.probe_ok, Health.request_ok):
-        health = Health(now_s=0.0)
-        for now_s in range(10):
+    probed, asked = Health(now_s=0.0), Health(now_s=0.0)
+    for now_s in range(10):
+        for health in (probed, asked):
             health.failed("slow", refused=False, now_s=now_s)
-            good(health, now_s=now_s)
-        assert health.state == "up"
+        probed.probe_ok(now_s=now_s)
+        asked.request_ok(sent_s=now_s, now_s=now_s)
+    assert (probed.state, asked.state) == ("up", "up")
 
 
 def test_half_open_lets_one_trial_through_at_a_time() -> None:
@@ -38,8 +39,20 @@ def test_half_open_lets_one_trial_through_at_a_time() -> None:
     health.request_abandoned()
     assert health.admits(), "a client that left proved nothing"
     health.request_started()
-    health.request_ok(now_s=3.0)
+    health.request_ok(sent_s=2.0, now_s=3.0)
     assert (health.state, health.error, health.admits()) == ("up", None, True)
+
+
+def test_what_was_sent_before_it_went_down_does_not_bring_it_back() -> None:
+    health = Health(now_s=0.0)
+    health.failed("answered 503", refused=True, now_s=5.0)
+    health.request_ok(sent_s=4.0, now_s=6.0)
+    assert (health.state, health.since_s) == ("down", 5.0)
+    health.probe_ok(now_s=7.0)
+    health.request_started()
+    health.request_ok(sent_s=4.0, now_s=8.0)
+    assert health.state == "half_open"
+    assert not health.admits(), "the trial is still out"
 
 
 def test_a_failed_trial_closes_again_at_once() -> None:

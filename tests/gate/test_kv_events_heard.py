@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -155,17 +156,20 @@ async def test_with_linear_layers_a_prefix_counts_up_to_the_states_told(
         await becomes(gate, range(60), (60 - 20, 60))
 
 
+def hearing(port: int) -> GateConfig:
+    """A gate of one engine that publishes there, and serves nobody."""
+    config = gate_config("http://127.0.0.1:9", kv_events_model="m", block_tokens=BLOCK_TOKENS)
+    local = msgspec.structs.replace(config.upstreams.local, kv_events=(f"tcp://127.0.0.1:{port}",))
+    upstreams = msgspec.structs.replace(config.upstreams, local=local)
+    return msgspec.structs.replace(config, upstreams=upstreams)
+
+
 async def test_a_gap_on_the_wire_drops_what_was_known(tmp_path: Path) -> None:
     context = zmq.asyncio.Context()
     socket = context.socket(zmq.PUB)
     try:
         port = socket.bind_to_random_port("tcp://127.0.0.1")
-        config = gate_config("http://127.0.0.1:9", kv_events_model="m", block_tokens=BLOCK_TOKENS)
-        local = msgspec.structs.replace(
-            config.upstreams.local, kv_events=(f"tcp://127.0.0.1:{port}",)
-        )
-        upstreams = msgspec.structs.replace(config.upstreams, local=local)
-        async with gate_running(msgspec.structs.replace(config, upstreams=upstreams)) as gate:
+        async with gate_running(hearing(port)) as gate:
             index = gate.gate.places()["pd"]
             seq = 0
 
@@ -188,5 +192,64 @@ async def test_a_gap_on_the_wire_drops_what_was_known(tmp_path: Path) -> None:
             await until(lambda: len(index) == 1)
             metrics = await gate.metrics()
             assert metrics['prfaas_gate_kv_event_gaps_total{place="pd"}'] == 1
+    finally:
+        context.destroy(linger=0)
+
+
+async def test_streams_have_their_turn_however_much_is_told_or_forgotten(tmp_path: Path) -> None:
+    """Whoever looks at each turn of the event loop sees a large cache come and go bit by bit."""
+    context = zmq.asyncio.Context()
+    socket = context.socket(zmq.PUB)
+    try:
+        port = socket.bind_to_random_port("tcp://127.0.0.1")
+        async with gate_running(hearing(port)) as gate:
+            index = gate.gate.places()["pd"]
+            n_blocks, seq = 8_000, 0
+
+            async def say(*events: Any) -> None:
+                nonlocal seq
+                payload = msgspec.msgpack.encode([0.0, events])
+                await socket.send_multipart([b"kv", seq.to_bytes(8, "big"), payload])
+                seq += 1
+
+            async def goes_to(n_keys: int) -> list[int]:
+                sizes = [len(index)]
+                async with asyncio.timeout(20.0):
+                    while sizes[-1] != n_keys:
+                        await asyncio.sleep(0)
+                        sizes.append(len(index))
+                return [abs(after - before) for before, after in pairwise(sizes)]
+
+            def stored(first: int, n: int) -> list[Any]:
+                ids = list(range(first, first + n * BLOCK_TOKENS))
+                hashes = list(range(first, first + n))
+                return ["BlockStored", hashes, None, ids, BLOCK_TOKENS, None]
+
+            while not len(index):
+                await say(stored(0, 1))
+                await asyncio.sleep(0.01)
+            await say(["BlockRemoved", [0]])
+            await until(lambda: not len(index))
+            one, many = stored(10_000, n_blocks), [stored(n, 1) for n in range(10**6, 10**6 + 2000)]
+            await say(one, *many)
+            n_keys = n_blocks + len(many)
+            assert max(await goes_to(n_keys)) < 600
+
+            index.clear()
+            assert len(index) == 0
+            assert max(await goes_to(n_keys)) < 600
+
+            seq += 1
+            await say(stored(0, 1))
+            assert max(await goes_to(1)) < 600, "forgotten, and then heard"
+            assert (await gate.metrics())['prfaas_gate_kv_event_keys{place="pd"}'] == 1
+
+            # The connection is lost in the middle of what its last message says.
+            await say(stored(10_000, n_blocks))
+            await until(lambda: len(gate.gate.kv_events.places["pd"].sources[0].cache) > 1)
+            socket.close(linger=0)
+            await goes_to(n_blocks + 1)
+            await goes_to(0)
+            assert (await gate.metrics())['prfaas_gate_kv_event_keys{place="pd"}'] == 0
     finally:
         context.destroy(linger=0)

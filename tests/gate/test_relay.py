@@ -114,19 +114,20 @@ async def test_models_are_those_of_local(gate: RunningGate) -> None:
 
 @pytest.mark.parametrize("status", [400, 404, 429, 500, 503])
 async def test_errors_of_an_engine_pass_through_and_are_counted(
-    gate: RunningGate, local: Upstream, status: int
+    local: Upstream, status: int
 ) -> None:
     local.status = status
-    for stream in (False, True):
-        response, body = await gate.complete([1], stream=stream)
-        assert (response.status, body) == (status, b'{"error": "engine says no"}')
-        assert response.headers["X-Engine"] == "e1"
-        assert response.headers["X-PrfaaS-Side"] == "local"
-    metrics = await gate.metrics()
-    assert metrics['prfaas_gate_errors_total{side="local"}'] == (2 if status >= 500 else 0)
-    result = "server_error" if status >= 500 else "client_error"
-    assert metrics[f'prfaas_gate_results_total{{side="local",result="{result}"}}'] == 2
-    assert gate.gate.local.health.state == "up", "an answer is an answer"
+    async with gate_running(gate_config(local.url, health_interval_s=600.0)) as gate:
+        for stream in (False, True):
+            response, body = await gate.complete([1], stream=stream)
+            assert (response.status, body) == (status, b'{"error": "engine says no"}')
+            assert response.headers["X-Engine"] == "e1"
+            assert response.headers["X-PrfaaS-Side"] == "local"
+        metrics = await gate.metrics()
+        assert metrics['prfaas_gate_errors_total{side="local"}'] == (2 if status >= 500 else 0)
+        result = "server_error" if status >= 500 else "client_error"
+        assert metrics[f'prfaas_gate_results_total{{side="local",result="{result}"}}'] == 2
+        assert gate.gate.local.health.state == ("down" if status >= 500 else "up")
 
 
 async def test_an_engine_that_refused_a_prompt_did_not_cache_it(

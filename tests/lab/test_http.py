@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from contextlib import AsyncExitStack
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -14,7 +15,9 @@ import aiohttp
 import pytest
 from aiohttp import web
 
+from routing.lab.engine import Generation, Job
 from routing.lab.errors import LabError
+from routing.lab.openai import add_openai_routes
 from routing.lab.serve import open_port
 from tests.lab.serving import lab
 from tests.lab.small import MB
@@ -339,3 +342,44 @@ async def test_a_taken_port_is_a_clear_error() -> None:
         port = int(url.rpartition(":")[2])
         with pytest.raises(LabError, match=str(port)):
             await open_port(web.Application(), "127.0.0.1", port, closing)
+
+
+async def test_a_client_that_leaves_between_two_chunks_is_no_error(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Its connection is closing, and whoever writes the next chunk has not yet heard of it."""
+    transports: list[asyncio.Transport] = []
+    ends: list[BaseException | None] = []
+
+    async def tokens() -> AsyncGenerator[int, None]:
+        yield 1
+        transports[0].close()
+        yield 2
+
+    class Leaving:
+        @asynccontextmanager
+        async def generate(self, job: Job) -> AsyncIterator[Generation]:
+            try:
+                yield Generation(cached_tokens=0, stages_s={}, tokens=tokens, headers={})
+            except BaseException as exc:
+                ends.append(exc)
+                raise
+            ends.append(None)
+
+    @web.middleware
+    async def seen(request: web.Request, handler: Any) -> web.StreamResponse:
+        assert request.transport is not None
+        transports.append(request.transport)
+        response: web.StreamResponse = await handler(request)
+        return response
+
+    app = web.Application(middlewares=[seen])
+    add_openai_routes(app, Leaving(), model_name="m", block_tokens=4, trouble=lambda: None)
+    async with AsyncExitStack() as closing, aiohttp.ClientSession() as session:
+        url = await open_port(app, "127.0.0.1", 0, closing)
+        body = {"prompt": [1, 2, 3], "max_tokens": 9, "stream": True}
+        with pytest.raises(aiohttp.ClientPayloadError):
+            async with session.post(f"{url}/v1/completions", json=body) as response:
+                await response.read()
+    assert [type(end) for end in ends] == [aiohttp.ClientConnectionResetError]
+    assert [line for line in caplog.messages if "rror" in line] == []

@@ -188,6 +188,12 @@ def assumptions(scenario: Scenario, observation: Observation) -> tuple[str, ...]
     return tuple(said)
 
 
+def threshold_of(plan: ClusterPlan) -> float:
+    """t as the model takes it: infinite where everything is local, 0 where nothing is."""
+    modes = {"always_local": ALWAYS_LOCAL_T, "always_remote": ALWAYS_REMOTE_T}
+    return modes.get(plan.mode, float(plan.threshold_tokens or 0))
+
+
 def setting(plan: ClusterPlan, seen: PdObservation) -> Setting:
     """What a cluster runs, with the roles that were observed where both are.
 
@@ -199,11 +205,8 @@ def setting(plan: ClusterPlan, seen: PdObservation) -> Setting:
     change = seen.role_change
     if change is not None and change.state == "running":
         n_prefill, n_decode = min(n_prefill, change.n_prefill), min(n_decode, change.n_decode)
-    threshold = {"always_local": ALWAYS_LOCAL_T, "always_remote": ALWAYS_REMOTE_T}.get(
-        plan.mode, float(plan.threshold_tokens or 0)
-    )
     return Setting(
-        threshold=threshold,
+        threshold=threshold_of(plan),
         n_prefill=n_prefill,
         n_decode=n_decode,
     )

@@ -23,17 +23,20 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from routing.core import hysteresis, words
+from routing.core import fleetmodel, hysteresis, words
 from routing.core.optimize import Freedom, Optimum, optimise
 from routing.core.role_memory import ASTRAY_S, moving, observed
 from routing.core.scenario import Cluster
 from routing.core.situation import Situation
+from routing.core.steps import changed_to, into_bounds, t_of
 from routing.core.threshold import headroom_draws
 from routing.core.throughput import FleetModel, Setting, predict
 from routing.core.types import Clamp, ClusterPlan, PdObservation, Verdict
 from routing.core.uncertainty import LEAST_LOG_GAIN, RISE_SD
 
 MOST_PATIENCE = 8
+BEARABLE_HEADROOM = 1.05
+"""What present roles have to keep for a t that is meant for the next ones."""
 _TIE = 1e-6
 
 Roles = tuple[int, int]
@@ -185,14 +188,24 @@ def _adopted(
     clamps: tuple[Clamp, ...],
 ) -> Verdict:
     assert s.model is not None, "asked for only with a model"
-    changed = {name: _with(s.clusters[name], roles) for name, roles in stepped.items()}
     after = _best_t(s, s.model, {**present, **stepped})
+    limits = list(clamps)
+    changed = {
+        name: _t_along(
+            s, s.model, _with(s.clusters[name], roles), name, after.settings[name].threshold, limits
+        )
+        for name, roles in stepped.items()
+    }
+    plans = {**s.clusters, **changed}
     running = {
-        name: Setting(setting.threshold, *stepped.get(name, present[name]))
-        for name, setting in s.settings(s.clusters).items()
+        name: Setting(fleetmodel.threshold_of(plans[name]), *stepped.get(name, present[name]))
+        for name in s.busy
     }
     text = words.roles_adopted(present, stepped, base.prediction, after.prediction)
-    verdict = s.adopt(changed, "RoleImbalance", text, clamps=clamps)
+    with_t = {n: p for n, p in changed.items() if words.running(p) != words.running(s.clusters[n])}
+    if with_t:
+        text += f" With it {words.moves(s.clusters, with_t)}."
+    verdict = s.adopt(changed, "RoleImbalance", text, clamps=tuple(limits))
     return dataclasses.replace(
         verdict,
         memory=dataclasses.replace(verdict.memory, roles_changed_at_s=s.now_s),
@@ -200,6 +213,36 @@ def _adopted(
         best_plan={n: _best_plan(s, n, best.settings[n]) for n in present},
         adopted=predict(s.model, running),
     )
+
+
+def _t_along(
+    s: Situation,
+    model: FleetModel,
+    plan: ClusterPlan,
+    name: str,
+    wanted: float,
+    clamps: list[Clamp],
+) -> ClusterPlan:
+    """The plan with a step of t towards what suits the new roles, if the present ones bear it.
+
+    Else the old t meets the new roles for as long as t's own dampers take.
+    """
+    if name not in s.tunable or plan.mode != "threshold":
+        return plan
+    current = t_of(plan, s.params)
+    if wanted < current and any(s.links[link.id].congested for link in s.links_up(name)):
+        return plan
+    allowed: list[Clamp] = []
+    t = into_bounds(
+        s.params, hysteresis.step_limited(current, wanted, s.params.t_max_step_factor), allowed
+    )
+    settings = s.settings(s.clusters)
+    trial = {**settings, name: dataclasses.replace(settings[name], threshold=float(t))}
+    now_h = predict(model, settings).headroom or 0.0
+    if (predict(model, trial).headroom or 0.0) < min(now_h, BEARABLE_HEADROOM):
+        return plan
+    clamps += allowed
+    return changed_to(plan, "threshold", t)
 
 
 def _best_plan(s: Situation, name: str, setting: Setting) -> ClusterPlan:

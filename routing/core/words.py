@@ -39,7 +39,7 @@ def _each(plans: Mapping[str, ClusterPlan]) -> str:
     return ", ".join(f"{name} {running(plan)}" for name, plan in plans.items())
 
 
-def _moves(before: Mapping[str, ClusterPlan], after: Mapping[str, ClusterPlan]) -> str:
+def moves(before: Mapping[str, ClusterPlan], after: Mapping[str, ClusterPlan]) -> str:
     moved = [
         f"{n} {running(before[n])} -> {running(p)}" for n, p in after.items() if p != before[n]
     ]
@@ -108,7 +108,7 @@ def pending(
     gain_ratio: float,
     why: str,
 ) -> str:
-    return f"{_moves(before, aimed)} would gain {gain_ratio:.0%}; {why}."
+    return f"{moves(before, aimed)} would gain {gain_ratio:.0%}; {why}."
 
 
 def adopted(

@@ -8,15 +8,18 @@ from typing import Any
 
 import pytest
 
+from routing.core import fleetmodel
 from routing.core.decide import decide
 from routing.core.lengths import LogNormalLengths
 from routing.core.reasons import REASONS
 from routing.core.scenario import Scenario, parse_scenario
+from routing.core.throughput import Setting, predict
 from routing.core.types import (
     Memory,
     Observation,
     Params,
     PdObservation,
+    PrefillObservation,
     RoleChange,
     Verdict,
 )
@@ -330,11 +333,33 @@ def test_what_a_move_of_roles_is_expected_to_carry_is_at_the_t_that_runs() -> No
     verdict = says(threshold=4000)
     assert verdict.adopted is not None
     assert verdict.best is not None
-    assert verdict.adopted.lambda_max_rps == pytest.approx(2.40, rel=0.02)
+    assert verdict.plan.clusters["pd"].threshold_tokens == 6000
+    model = fleetmodel.of_scenario(scenario(), "exact")
+    at_6000 = predict(model, {"pd": Setting(6000.0, 4, 4)})
+    assert verdict.adopted.lambda_max_rps == pytest.approx(at_6000.lambda_max_rps, rel=0.01)
     assert verdict.best.lambda_max_rps == pytest.approx(3.16, rel=0.01)
     best = verdict.best_plan["pd"]
     assert (best.n_prefill, best.n_decode) == (3, 5)
     assert best.threshold_tokens == pytest.approx(19_813, rel=0.02)
+
+
+def test_t_takes_its_first_step_with_the_roles_it_suits_if_the_present_ones_bear_it() -> None:
+    """4/4 -> 2/6 as prompts become short: at the old t two prefillers would carry a third."""
+    mix = exact_histogram(lengths=LogNormalLengths(9.2, 1.0, 128, 131_072))
+    seen_now = seen(pd=at(4, 4, lengths=mix))
+    verdict = says(seen_now, roles=(4, 4), threshold=20_250)
+    cluster = verdict.plan.clusters["pd"]
+    assert (verdict.reason, moved(verdict), cluster.threshold_tokens) == (
+        "RoleImbalance",
+        (2, 6),
+        13_500,
+    )
+    assert "t = 20,250 -> t = 13,500" in verdict.message
+    # Where remote prefill is the limit already, sending more there would hurt at once.
+    busy = seen(pd=at(4, 4, lengths=mix, demand_rps=2.5))
+    fewer = dataclasses.replace(busy, prefill={"prfaas": PrefillObservation(1, age_s=1.0)})
+    kept = says(fewer, roles=(4, 4), threshold=20_250)
+    assert kept.plan.clusters["pd"].threshold_tokens >= 20_250, kept.message
 
 
 @pytest.mark.parametrize("n_silent", [0, 1])

@@ -15,6 +15,7 @@ from django.urls import reverse
 from django.utils import timezone
 
 from console import figures
+from console.missing import CLOCK_AHEAD_S
 from console.roles import Role, role_of
 from routing import commands
 from routing.models import Fleet, Policy, RouterState, Tick
@@ -191,6 +192,8 @@ def _loop_mark(fleet: str, now: datetime) -> Mark:
     if at is None:
         return Mark(*OFF, "loop has not run yet")
     age_s = (now - at).total_seconds()
+    if age_s < -CLOCK_AHEAD_S:
+        return Mark(*WARN, f"clock set back, last tick {figures.clock(at)}")
     if age_s > loop_stale_s(settings.ENV["CONSOLE_TICK_S"]):
         return Mark(*WARN, f"loop silent since {figures.clock(at)}")
     return Mark(*GOOD, f"loop {figures.age(age_s)}")

@@ -21,7 +21,9 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.registry import Collector
 
+from console import figures
 from console.auth import granted
+from console.missing import CLOCK_AHEAD_S
 from routing import delivery, fleets
 from routing.models import Decision, Fleet, RouterState, Tick
 from telemetry import tokens
@@ -62,7 +64,10 @@ def _loop_reasons() -> list[str]:
     for fleet in Fleet.objects.order_by("name"):
         tick = fleets.newest_tick(fleet)
         age = now - (tick.at if tick else fleet.created_at)
-        if age > limit:
+        if age < -timedelta(seconds=CLOCK_AHEAD_S):
+            at = figures.stamp(now - age)
+            reasons.append(f"{fleet}: the clock was set back, the last tick is of {at}")
+        elif age > limit:
             what = "the last tick was" if tick else "no tick yet, and it was made"
             reasons.append(f"{fleet}: {what} {age.total_seconds():.0f} s ago")
     return reasons

@@ -5,18 +5,19 @@ Used by the hub when it begins to watch a fleet and by the REST snapshot, so bot
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from django.conf import settings
 
-from console.live_state import FORGET_S, SHARE_WINDOW_S, Ack, FleetState
+from console.live_state import FORGET_S, SHARE_WINDOW_S, Ack, FleetState, is_down
 from routing import fleets, scheduler
 from routing.models import Fleet, RouterState
 from telemetry import store
 from telemetry.models import Agent, Source
 
 _WINDOW_BIN_S = 5.0
-_FAILING_BIN_S = 15.0
+_TROUBLE_BIN_S = 15.0
 
 
 def load(fleet_name: str, *, now_s: float) -> FleetState:
@@ -25,7 +26,12 @@ def load(fleet_name: str, *, now_s: float) -> FleetState:
     links = {
         f"{link['from']}->{link['to']}": link["gbps"] for link in fleet.scenario.get("links", [])
     }
-    state = FleetState(fleet.pk, link_gbps=links, tick_s=settings.ENV["CONSOLE_TICK_S"])
+    state = FleetState(
+        fleet.pk,
+        link_gbps=links,
+        pds=[c["name"] for c in fleet.scenario.get("clusters", []) if c["kind"] == "pd"],
+        tick_s=settings.ENV["CONSOLE_TICK_S"],
+    )
     prefix = f"{fleet.pk}/"
     # A router's shares need a minute of readings, everything else only the newest.
     recent = store.window(
@@ -47,7 +53,11 @@ def load(fleet_name: str, *, now_s: float) -> FleetState:
         ),
     ]
     for reading in newest:
-        state.apply(reading, failing_since_s=_failing_since_s(reading, now_s))
+        state.apply(
+            reading,
+            failing_since_s=_since_s(reading, _failed, now_s),
+            down_since_s=_since_s(reading, is_down, now_s),
+        )
     sources = _sources(prefix, state)
     for kind, path, agent in sources:
         state.apply_reader(agent, kind, path)
@@ -99,20 +109,26 @@ def _sources(prefix: str, state: FleetState) -> list[tuple[str, str, str]]:
     return list(sources.values_list("kind", "path", "agent"))
 
 
-def _failing_since_s(reading: store.Reading, now_s: float) -> float | None:
-    """When the readings of a source began to fail, FORGET_S ago at most; None if they do not."""
-    if reading.state != "failed":
+def _failed(reading: store.Reading) -> bool:
+    return reading.state == "failed"
+
+
+def _since_s(
+    reading: store.Reading, trouble: Callable[[store.Reading], bool], now_s: float
+) -> float | None:
+    """Since when the readings of a source show a trouble, FORGET_S ago at most; None if not."""
+    if not trouble(reading):
         return None
     recent = store.window(
         reading.kind,
         prefix=reading.path,
         since_s=now_s - FORGET_S,
         until_s=now_s + store.FUTURE_S,
-        bin_s=_FAILING_BIN_S,
+        bin_s=_TROUBLE_BIN_S,
     ).get(reading.path, [])
     began_s = reading.received_s
     for earlier in reversed(recent):
-        if earlier.state != "failed":
+        if not trouble(earlier):
             break
         began_s = min(began_s, earlier.received_s)
     return began_s

@@ -7,7 +7,7 @@ never zero; counters become shares and quantiles over the last `SHARE_WINDOW_S`.
 from __future__ import annotations
 
 import collections
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -120,16 +120,23 @@ def histogram_quantile(
 
 
 class FleetState:
-    """One fleet. `link_gbps` are its links by id with the capacity its scenario gives them.
+    """One fleet. `link_gbps` are its links by id with the capacity its scenario gives them, `pds`
+    its clusters that decode.
 
     `acks` are the newest of its routers that were read from the database.
     """
 
     def __init__(
-        self, fleet: str, *, link_gbps: Mapping[str, float | None], tick_s: float = 2.0
+        self,
+        fleet: str,
+        *,
+        link_gbps: Mapping[str, float | None],
+        pds: Collection[str] = (),
+        tick_s: float = 2.0,
     ) -> None:
         self.fleet = fleet
         self.link_gbps = dict(link_gbps)
+        self.pds = frozenset(pds)
         self.loop: dict[str, Any] | None = None
         self.acks: list[Ack] = []
         self._loop_stale_s = loop_stale_s(tick_s)
@@ -139,6 +146,7 @@ class FleetState:
         self._agents: dict[str, tuple[float, float]] = {}
         self._reader: dict[tuple[str, str], str] = {}
         self._failing_since_s: dict[tuple[str, str], float] = {}
+        self._down_since_s: dict[str, float] = {}
         self._skew_at_s: dict[str, float] = {}
 
     def owns(self, sample: store.Sample) -> bool:
@@ -168,10 +176,17 @@ class FleetState:
         """`agent` is the one that reads this source now."""
         self._reader[kind, path] = agent
 
-    def apply(self, reading: Reading, *, failing_since_s: float | None = None) -> None:
+    def apply(
+        self,
+        reading: Reading,
+        *,
+        failing_since_s: float | None = None,
+        down_since_s: float | None = None,
+    ) -> None:
         """Take in one reading; one older than what is known changes nothing.
 
-        A failed one begins a failure, now or `failing_since_s`, unless one is known already.
+        A failed one begins a failure, now or `failing_since_s`, unless one is known already; that
+        of a link without capacity likewise that it is down.
         """
         newest = self._newest[reading.kind]
         known = newest.get(reading.path)
@@ -184,6 +199,11 @@ class FleetState:
             self._failing_since_s.setdefault(source, began_s)
         else:
             self._failing_since_s.pop(source, None)
+            if is_down(reading):
+                began_s = reading.received_s if down_since_s is None else down_since_s
+                self._down_since_s.setdefault(reading.path, began_s)
+            else:
+                self._down_since_s.pop(reading.path, None)
         if isinstance(reading.signals, wire.RouterSignals):
             window = self._windows.setdefault(reading.path, _RouterWindow())
             window.add(reading, reading.signals)
@@ -209,6 +229,7 @@ class FleetState:
                 del newest[path]
                 self._windows.pop(path, None)
                 self._failing_since_s.pop((kind, path), None)
+                self._down_since_s.pop(path, None)
         gone = [n for n, (at_s, _) in self._agents.items() if at_s < now_s - FORGOTTEN_AFTER_S]
         for name in gone:
             del self._agents[name], self._skew_at_s[name]
@@ -231,6 +252,7 @@ class FleetState:
             reads=reads,
             sources=self._all_sources(now_s),
             links=self.link_gbps,
+            pds=self.pds,
             loop=self._loop_facts(),
             stale_s=STALE_AFTER_S,
             loop_stale_s=self._loop_stale_s,
@@ -273,6 +295,7 @@ class FleetState:
             received_s=reading.received_s,
             failing_since_s=self._failing_since_s.get(source),
             error=reading.error or "",
+            down_since_s=self._down_since_s.get(reading.path),
             plan=plan,
         )
 
@@ -317,7 +340,9 @@ class FleetState:
     def _link(self, reading: Reading) -> dict[str, Any]:
         signals = reading.signals
         assert isinstance(signals, wire.LinkSignals)
-        capacity_gbps = signals.capacity_gbps or self.link_gbps.get(reading.path)
+        capacity_gbps = signals.capacity_gbps
+        if capacity_gbps is None:
+            capacity_gbps = self.link_gbps.get(reading.path)
         utilisation = None
         if signals.tx_gbps is not None and capacity_gbps:
             utilisation = signals.tx_gbps / capacity_gbps
@@ -325,6 +350,7 @@ class FleetState:
             **_head(reading),
             "tx_gbps": signals.tx_gbps,
             "capacity_gbps": capacity_gbps,
+            "down_since_s": self._down_since_s.get(reading.path),
             "utilisation_ratio": utilisation,
             "retransmit_ratio": signals.retransmit_ratio,
             "rtt_s": signals.rtt_s,
@@ -348,6 +374,12 @@ class FleetState:
             "ttft_p50_s": p50_s,
             "ttft_p90_s": p90_s,
         }
+
+
+def is_down(reading: Reading) -> bool:
+    """Is it that of a link which says that it has no capacity?"""
+    signals = reading.signals
+    return isinstance(signals, wire.LinkSignals) and signals.capacity_gbps == 0
 
 
 def _plan(loop: Mapping[str, Any]) -> tuple[int, int] | None:

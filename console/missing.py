@@ -6,7 +6,7 @@ not answer for all that would be written to it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
@@ -17,6 +17,8 @@ Plan = tuple[int, int]
 
 ACK_AFTER_S: Final = 10.0
 """A gate that runs an older plan this long after a newer one was issued has not acknowledged it."""
+CLOCK_AHEAD_S: Final = 5.0
+"""A tick this far in the future was written before the clock was set back."""
 _NAMED: Final = 3
 """So many of a kind are named; more are counted."""
 _KINDS: Final = {"instance": ("Instance", "instances"), "router": ("Gate", "gates")}
@@ -50,7 +52,8 @@ class Finding:
 
 @dataclass(frozen=True)
 class Source:
-    """Something an agent reads, as it was read last. `plan` is what a router says it runs."""
+    """Something an agent reads, as it was read last. `plan` is what a router says it runs,
+    `down_since_s` since when a link says that it has no capacity."""
 
     kind: Kind
     path: str
@@ -58,6 +61,7 @@ class Source:
     received_s: float
     failing_since_s: float | None = None
     error: str = ""
+    down_since_s: float | None = None
     plan: Plan | None = None
 
 
@@ -78,7 +82,8 @@ class View:
     """What one web process knows of a fleet.
 
     `agents` maps a name to when it was heard last, `reads` a name to the (kind, path) it reads.
-    `links` are all that should be read. The `_away_s` say since when something does not answer.
+    `links` are all that should be read, `pds` the clusters that decode. The
+    `_away_s` say since when something does not answer.
     """
 
     fleet: str
@@ -89,6 +94,7 @@ class View:
     loop: Loop | None
     stale_s: float
     loop_stale_s: float
+    pds: Collection[str] = ()
     database_away_s: float | None = None
     broker_away_s: float | None = None
     reread_s: float = field(default=5.0)
@@ -138,7 +144,21 @@ def _broker(view: View, now_s: float) -> list[Finding]:
 
 
 def _loop(view: View, now_s: float) -> list[Finding]:
-    if view.loop is None or now_s - view.loop.at_s <= view.loop_stale_s:
+    if view.loop is None:
+        return []
+    ahead_s = view.loop.at_s - now_s
+    if ahead_s > CLOCK_AHEAD_S:
+        return [
+            Finding(
+                "clock",
+                f"The clock was set back: the newest tick is of {figures.stamp(view.loop.at_s)}, "
+                f"{figures.duration(round(ahead_s))} from now",
+                None,
+                f"figures may stand still and silence shows late until then, {_gates_words(view)}",
+                "bad",
+            )
+        ]
+    if -ahead_s <= view.loop_stale_s:
         return []
     return [
         Finding(
@@ -237,7 +257,28 @@ def _links(
             why = f" ({source.error})" if source.error else ""
             words = f"{what} could not be read"
             found.append(Finding(f"link:{path}", words, source.failing_since_s, f"{effect}{why}"))
+        elif source.down_since_s is not None:
+            effect = f"{_without_link(view, path, read)}; {_loop_words(view, now_s)}"
+            words = f"{what} has been down"
+            found.append(Finding(f"link:{path}", words, source.down_since_s, effect, "bad"))
     return found
+
+
+def _without_link(view: View, path: str, read: Mapping[str, Source]) -> str:
+    """What its clusters do while a link is down."""
+    target = path.split("->")[1]
+    if target not in view.pds:
+        return f"no prefix moves to {target}, it computes them"
+    others = [
+        _arrow(link)
+        for link in view.links
+        if link != path
+        and link.split("->")[1] == target
+        and (link not in read or read[link].down_since_s is None)
+    ]
+    if others:
+        return f"{target} prefills locally or over {_list(others)}"
+    return f"{target} prefills locally"
 
 
 def _unacknowledged(view: View, sources: list[Source], now_s: float) -> list[Finding]:
@@ -277,6 +318,8 @@ def _loop_words(view: View, now_s: float) -> str:
     loop = view.loop
     if loop is None:
         return "the loop has not run yet"
+    if loop.at_s - now_s > CLOCK_AHEAD_S:
+        return "the clock was set back"
     if now_s - loop.at_s > view.loop_stale_s:
         return "the loop stands still"
     if loop.mode == "paused":

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from console.context import BAD, FORGOTTEN_AFTER_S, GOOD, OFF, STALE_AFTER_S, WARN, Mark
+from console.live_state import is_down
 from console.plans import hue
 from routing import delivery, fleets
 from routing.core.scenario import Scenario
@@ -172,7 +173,7 @@ def links(scenario: Scenario, now: datetime) -> list[dict[str, Any]]:
             signals = reading.signals
             capacity = link.gbps if signals.capacity_gbps is None else signals.capacity_gbps
             row |= {
-                "mark": freshness(reading.state, reading.error, reading.received_s, now),
+                "mark": _link_mark(reading, now),
                 "at": datetime.fromtimestamp(reading.received_s, UTC),
                 "signals": signals,
                 "layer": reading.measured_layer,
@@ -183,6 +184,13 @@ def links(scenario: Scenario, now: datetime) -> list[dict[str, Any]]:
             }
         rows.append(row)
     return rows
+
+
+def _link_mark(reading: store.Reading, now: datetime) -> Mark:
+    mark = freshness(reading.state, reading.error, reading.received_s, now)
+    if mark.tone == "good" and is_down(reading):
+        return Mark(*BAD, "down")
+    return mark
 
 
 def gates(fleet: Fleet, now: datetime) -> list[dict[str, Any]]:

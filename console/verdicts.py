@@ -207,7 +207,12 @@ def _link_rows(link: dict[str, Any]) -> list[Row]:
             Mark(*_STATE_MARKS[link["state"]], link["state"]),
             age,
         ),
-        Row("Capacity", figures.gbps(link["capacity_gbps"]), figures.exact(link["capacity_gbps"])),
+        Row(
+            "Capacity",
+            figures.gbps(link["capacity_gbps"]),
+            figures.exact(link["capacity_gbps"]),
+            Mark(*BAD, "down") if link["capacity_gbps"] == 0 else None,
+        ),
         _measured("Retransmits", link["retransmit_ratio"], figures.percent, age),
         _measured("Round trip", link["rtt_s"], figures.duration, age),
     ]

@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any
 
 from django.conf import settings
-from django.db.models import QuerySet
+from django.db.models import Q, QuerySet
 from django.db.models.fields.json import KT
 from django.shortcuts import get_object_or_404
 from django.urls import path
@@ -23,9 +23,10 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from routing import commands, delivery, fleets, readings, scheduler, series
+from routing import commands, delivery, fleets, queries, readings, scheduler, series
 from routing import serializers as s
 from routing.models import Action, Decision, Fleet, Hold, Tick
+from routing.queries import Queried
 from telemetry.models import ApiToken
 
 
@@ -102,9 +103,10 @@ def by(request: Request) -> dict[str, Any]:
     return {"actor": request.user.get_username(), "via": "rest", "now": timezone.now()}
 
 
-class FleetList(ListAPIView):
+class FleetList(Queried, ListAPIView):
     """Every fleet with its mode."""
 
+    query_class = queries.PageQuery
     queryset = Fleet.objects.select_related("policy").order_by("name")
     serializer_class = s.FleetSerializer
     pagination_class = Page
@@ -219,20 +221,22 @@ class PolicyView(FleetMixin, APIView):
         return Response(data, headers={"ETag": f'"{fleet.policy.version}"'})
 
 
-class HoldList(FleetMixin, ListAPIView):
+class HoldList(FleetMixin, Queried, ListAPIView):
     """Holds, newest first; `?open=true` shows those in force."""
 
+    query_class = queries.HoldQuery
     serializer_class = s.HoldSerializer
     pagination_class = Newest
     queryset = Hold.objects.all()
 
     def get_queryset(self) -> QuerySet[Hold]:
         holds = Hold.objects.filter(fleet=self.get_fleet())
-        if self.request.query_params.get("open") == "true":
-            holds = holds.filter(released_at=None, expires_at__gt=timezone.now())
+        in_force = Q(released_at=None, expires_at__gt=timezone.now())
+        if "open" in self.asked:
+            holds = holds.filter(in_force if self.asked["open"] else ~in_force)
         return holds
 
-    @extend_schema(parameters=[OpenApiParameter("open", OpenApiTypes.BOOL)])
+    @extend_schema(parameters=[queries.HoldQuery])
     def get(self, request: Request, *args: Any, **kwargs: Any) -> Response:
         return super().get(request, *args, **kwargs)
 
@@ -259,9 +263,10 @@ class HoldRelease(FleetMixin, APIView):
         return Response(s.HoldSerializer(hold).data)
 
 
-class TickList(FleetMixin, ListAPIView):
+class TickList(FleetMixin, Queried, ListAPIView):
     """Passes of the loop, newest first, also those that changed nothing."""
 
+    query_class = queries.NewestQuery
     serializer_class = s.TickSerializer
     pagination_class = NewestTick
     queryset = Tick.objects.all()
@@ -285,9 +290,10 @@ def _described(ticks: QuerySet[Tick]) -> QuerySet[Tick]:
     )
 
 
-class DecisionList(FleetMixin, ListAPIView):
+class DecisionList(FleetMixin, Queried, ListAPIView):
     """Plan versions and advice, newest first, with how far each got."""
 
+    query_class = queries.NewestQuery
     serializer_class = s.DecisionSerializer
     pagination_class = Newest
     queryset = Decision.objects.all()
@@ -317,9 +323,10 @@ class DecisionDetail(FleetMixin, APIView):
         return Response(s.DecisionDetailSerializer(decision, context=context).data)
 
 
-class RouterList(FleetMixin, GenericAPIView):
+class RouterList(FleetMixin, Queried, GenericAPIView):
     """Routers: the version each runs, by its ack and by its metrics, and what is wrong."""
 
+    query_class = queries.PageQuery
     pagination_class = Page
 
     @extend_schema(responses=s.RouterSerializer(many=True))
@@ -328,29 +335,31 @@ class RouterList(FleetMixin, GenericAPIView):
         return self.get_paginated_response(s.RouterSerializer(page, many=True).data)
 
 
-class InstanceList(FleetMixin, GenericAPIView):
+class InstanceList(FleetMixin, Queried, GenericAPIView):
     """Engines with their newest reading; `?cluster=` and `?role=` narrow it."""
 
+    query_class = queries.InstanceQuery
     pagination_class = Page
 
     @extend_schema(
-        parameters=[OpenApiParameter("cluster"), OpenApiParameter("role")],
+        parameters=[queries.InstanceQuery],
         responses=s.InstanceSerializer(many=True),
     )
     def get(self, request: Request, fleet: str) -> Response:
         rows = readings.instances(
             self.get_fleet(),
-            cluster=request.query_params.get("cluster"),
-            role=request.query_params.get("role"),
+            cluster=self.asked.get("cluster"),
+            role=self.asked.get("role"),
             now_s=timezone.now().timestamp(),
         )
         page = self.paginate_queryset(rows)
         return self.get_paginated_response(s.InstanceSerializer(page, many=True).data)
 
 
-class LinkList(FleetMixin, GenericAPIView):
+class LinkList(FleetMixin, Queried, GenericAPIView):
     """The fleet's directed links with their newest reading."""
 
+    query_class = queries.PageQuery
     pagination_class = Page
 
     @extend_schema(responses=s.LinkSerializer(many=True))
@@ -363,12 +372,10 @@ class LinkList(FleetMixin, GenericAPIView):
 class SeriesView(FleetMixin, APIView):
     """History for charts: `link:A->B:FIELD`, `pool:CLUSTER/ROLE:FIELD`, `loop:VALUE[:CLUSTER]`."""
 
-    @extend_schema(parameters=[s.SeriesQuerySerializer], responses=s.SeriesSerializer)
+    @extend_schema(parameters=[queries.SeriesQuery], responses=s.SeriesSerializer)
     def get(self, request: Request, fleet: str) -> Response:
         found = self.get_fleet()
-        query = s.SeriesQuerySerializer(data=request.query_params.dict())
-        query.is_valid(raise_exception=True)
-        asked = query.validated_data
+        asked = queries.parse(request, queries.SeriesQuery)
         now_s = timezone.now().timestamp()
         until_s = asked.get("until", now_s)
         try:
@@ -400,25 +407,27 @@ class EpochView(FleetMixin, APIView):
         return Response(s.FleetSerializer(self.get_fleet()).data)
 
 
-class AuditList(ListAPIView):
+class AuditList(Queried, ListAPIView):
     """Every change, newest first; `?fleet=` narrows it."""
 
+    query_class = queries.AuditQuery
     serializer_class = s.ActionSerializer
     pagination_class = Newest
     queryset = Action.objects.all()
 
     def get_queryset(self) -> QuerySet[Action]:
-        fleet = self.request.query_params.get("fleet")
-        return Action.objects.filter(fleet=fleet) if fleet else Action.objects.all()
+        rows = Action.objects.all()
+        return rows.filter(fleet=self.asked["fleet"]) if "fleet" in self.asked else rows
 
-    @extend_schema(parameters=[OpenApiParameter("fleet")])
+    @extend_schema(parameters=[queries.AuditQuery])
     def get(self, request: Request, *args: Any, **kwargs: Any) -> Response:
         return super().get(request, *args, **kwargs)
 
 
-class TokenList(ListAPIView):
+class TokenList(Queried, ListAPIView):
     """Tokens, never their secrets."""
 
+    query_class = queries.NewestQuery
     required_scope = ("admin",)
     serializer_class = s.TokenSerializer
     pagination_class = Newest

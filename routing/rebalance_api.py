@@ -4,36 +4,38 @@ from __future__ import annotations
 
 from typing import Any
 
-from django.db.models import QuerySet
+from django.db.models import Q, QuerySet
 from django.shortcuts import get_object_or_404
 from django.urls import path
-from drf_spectacular.types import OpenApiTypes
-from drf_spectacular.utils import OpenApiParameter, extend_schema
+from drf_spectacular.utils import extend_schema
 from rest_framework.generics import ListAPIView
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from routing import commands, rebalance
+from routing import commands, queries, rebalance
 from routing import serializers as s
 from routing.api import FleetMixin, Newest, by
 from routing.models import Rebalance
+from routing.queries import Queried
 
 
-class RebalanceList(FleetMixin, ListAPIView):
+class RebalanceList(FleetMixin, Queried, ListAPIView):
     """Moves of roles, newest first; `?open=true` shows those under way."""
 
+    query_class = queries.RebalanceQuery
     serializer_class = s.RebalanceSerializer
     pagination_class = Newest
     queryset = Rebalance.objects.all()
 
     def get_queryset(self) -> QuerySet[Rebalance]:
         rows = Rebalance.objects.filter(fleet=self.get_fleet()).prefetch_related("moves")
-        if self.request.query_params.get("open") == "true":
-            rows = rows.filter(state__in=rebalance.ACTIVE)
+        under_way = Q(state__in=rebalance.ACTIVE)
+        if "open" in self.asked:
+            rows = rows.filter(under_way if self.asked["open"] else ~under_way)
         return rows
 
-    @extend_schema(parameters=[OpenApiParameter("open", OpenApiTypes.BOOL)])
+    @extend_schema(parameters=[queries.RebalanceQuery])
     def get(self, request: Request, *args: Any, **kwargs: Any) -> Response:
         return super().get(request, *args, **kwargs)
 

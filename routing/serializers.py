@@ -19,14 +19,30 @@ EMPTY_REASON = {"required": False, "allow_blank": True, "default": "", "max_leng
 
 
 class Strict(serializers.Serializer):
-    """A body in which a misspelt field is an error, not a silence."""
+    """A body in which a misspelt field is an error, not a silence; errors name the value."""
+
+    part = "body"
 
     def to_internal_value(self, data: Any) -> Any:
-        if isinstance(data, dict):
-            unknown = {k: ["is not a field of this body"] for k in data.keys() - self.fields.keys()}
-            if unknown:
-                raise serializers.ValidationError(unknown)
-        return super().to_internal_value(data)
+        if not isinstance(data, dict):
+            return super().to_internal_value(data)
+        unknown = sorted(data.keys() - self.fields.keys())
+        if unknown:
+            known = f"is not a field of this {self.part}, which has {', '.join(self.fields)}"
+            raise serializers.ValidationError({name: [known] for name in unknown})
+        try:
+            return super().to_internal_value(data)
+        except serializers.ValidationError as exc:
+            detail = {name: _valued(found, data.get(name)) for name, found in exc.detail.items()}
+            raise serializers.ValidationError(detail) from None
+
+
+def _valued(messages: Any, value: Any) -> Any:
+    """DRF's messages on a field, with the value where that is a word or a number."""
+    if not isinstance(messages, list) or not isinstance(value, str | int | float):
+        return messages
+    shown = f"{value!r:.80}"
+    return [text if shown.strip("'") in text else f"{text} (got {shown})" for text in messages]
 
 
 class HoldSerializer(serializers.ModelSerializer):
@@ -325,13 +341,6 @@ class SeriesSerializer(serializers.Serializer):
         child=serializers.ListField(child=serializers.FloatField(allow_null=True))
     )
     decisions = SeriesDecisionSerializer(many=True)
-
-
-class SeriesQuerySerializer(Strict):
-    names = serializers.CharField(help_text="Comma separated, e.g. link:prfaas->pd:tx_gbps")
-    since = serializers.FloatField(required=False, help_text="Epoch seconds; default 15 min ago.")
-    until = serializers.FloatField(required=False, help_text="Epoch seconds; default now.")
-    points = serializers.IntegerField(required=False, default=300)
 
 
 class ActionSerializer(serializers.ModelSerializer):

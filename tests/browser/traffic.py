@@ -34,6 +34,7 @@ class Traffic:
         *,
         waiting: float = 2.0,
         tx_gbps: float = 9.4,
+        capacity_gbps: float = 100.0,
         version: int = 2,
         instances: bool = True,
     ) -> None:
@@ -42,7 +43,11 @@ class Traffic:
         engine = {"requests_running": 1.0, "requests_waiting": waiting, "kv_cache_usage_ratio": 0.5}
         samples: list[Any] = [
             batches.link(
-                "prfaas->pd", at_s, tx_gbps=tx_gbps, capacity_gbps=100.0, retransmit_ratio=0.0
+                "prfaas->pd",
+                at_s,
+                tx_gbps=tx_gbps,
+                capacity_gbps=capacity_gbps,
+                retransmit_ratio=0.0,
             ),
             batches.router(
                 f"{name}/pd/gw-1",

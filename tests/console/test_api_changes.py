@@ -117,9 +117,11 @@ def test_a_hold_is_placed_listed_and_released(fleet: Fleet, operator: Client) ->
     assert strict(send(operator, "get", POLICY))["holds"] == [hold]
     listed = conforms(send(operator, "get", "/fleets/f1/holds?open=true"), "/fleets/{fleet}/holds")
     assert listed["results"] == [hold]
+    assert strict(send(operator, "get", "/fleets/f1/holds?open=false"))["results"] == []
     released = send(operator, "post", f"/fleets/f1/holds/{hold['id']}/release", {"reason": "done"})
     assert conforms(released, "/fleets/{fleet}/holds/{hold_id}/release", "post")["released_by"]
     assert strict(send(operator, "get", "/fleets/f1/holds?open=true"))["results"] == []
+    assert len(strict(send(operator, "get", "/fleets/f1/holds?open=false"))["results"]) == 1
     again = send(operator, "post", f"/fleets/f1/holds/{hold['id']}/release", {})
     assert again.status_code == 422
 

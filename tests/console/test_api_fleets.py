@@ -13,7 +13,7 @@ from django.utils import timezone
 from routing import delivery, scheduler
 from routing.models import Decision, Fleet, RouterState, Tick
 from telemetry import wire
-from tests.console.api_case import conforms, machine, send, strict
+from tests.console.api_case import BASE, conforms, machine, schema, send, strict
 from tests.routing.cases import (
     NOW_S,
     Gate,
@@ -304,6 +304,62 @@ def test_a_page_is_never_longer_than_200(fleet: Fleet, reader: Client) -> None:
     feed(shift([instance(f"f1/pd/p{i}", at_s=-1.0) for i in range(210)]))
     body = strict(send(reader, "get", "/fleets/f1/instances?limit=100000"))
     assert (len(body["results"]), body["count"]) == (200, 210)
+
+
+LISTS = (
+    *(f"/fleets/f1/{name}" for name in ("holds", "ticks", "decisions", "rebalances", "routers")),
+    *("/fleets", "/fleets/f1/instances", "/fleets/f1/links", "/audit", "/tokens"),
+)
+
+
+@pytest.mark.parametrize(
+    ("query", "field", "says"),
+    [
+        ("limit=abc", "limit", "must be a whole number (got 'abc')"),
+        ("limit=0", "limit", "must be at least 1 (got '0')"),
+        ("limits=5", "limits", "is not a field of this query, which has limit"),
+        ("limit=1&limit=2", "limit", "is given twice"),
+    ],
+)
+@pytest.mark.parametrize("path", LISTS)
+def test_a_query_that_cannot_be_meant_is_422_on_every_list(
+    fleet: Fleet, path: str, query: str, field: str, says: str
+) -> None:
+    body = strict(response := send(machine("admin"), "get", f"{path}?{query}"))
+    assert response.status_code == body["status"] == 422, body
+    assert list(body["errors"]) == [field]
+    assert body["error"].startswith(f"{field}: {says}")
+
+
+@pytest.mark.parametrize(
+    ("path", "query", "error"),
+    [
+        ("holds", "open=maybe", "open: must be true or false (got 'maybe')"),
+        ("rebalances", "open=maybe", "open: must be true or false (got 'maybe')"),
+        ("instances", "offset=-1", "offset: must be at least 0 (got '-1')"),
+        ("instances", "rol=prefill", "rol: is not a field of this query, which has limit, offset, "
+         "cluster, role"),
+        ("series", "names=loop:headroom&points=many", "points: A valid integer is required. "
+         "(got 'many')"),
+    ],
+)  # fmt: skip
+def test_an_error_in_a_query_names_field_and_value(
+    fleet: Fleet, reader: Client, path: str, query: str, error: str
+) -> None:
+    response = send(reader, "get", f"/fleets/f1/{path}?{query}")
+    assert (response.status_code, strict(response)["error"]) == (422, error)
+
+
+def test_the_schema_names_every_field_of_a_lists_query(fleet: Fleet) -> None:
+    for path in LISTS:
+        names = {
+            p["name"]: p["schema"]["type"]
+            for p in schema()["paths"][BASE + path.replace("f1", "{fleet}")]["get"]["parameters"]
+            if p["in"] == "query"
+        }
+        wrong = strict(send(machine("admin"), "get", f"{path}?no=1"))["error"]
+        assert names.keys() == set(wrong.rpartition("which has ")[2].split(", ")), path
+        assert names["limit"] == "integer"
 
 
 @pytest.mark.parametrize("position", ["abc", "1", "2026-01-01", "9" * 5_000, "%00"])

@@ -8,7 +8,7 @@ from django.test import Client
 from routing import rebalance
 from routing.models import Action, Fleet, Rebalance
 from routing.rebalance_steps import PlannedMove
-from tests.console.api_case import conforms, machine, send
+from tests.console.api_case import conforms, machine, send, strict
 from tests.routing.cases import after, make_fleet
 from tests.routing.rebalancing import open_for
 
@@ -52,8 +52,10 @@ def test_each_instance_is_shown_with_its_step(row: Rebalance, operator: Client) 
 def test_those_under_way_can_be_asked_for_alone(
     fleet: Fleet, row: Rebalance, operator: Client
 ) -> None:
+    assert strict(send(operator, "get", f"{LIST}?open=false"))["results"] == []
     rebalance.end(row, "done", "pd runs them", after(3.0))
     assert conforms(send(operator, "get", f"{LIST}?open=true"), LIST_TEMPLATE)["results"] == []
+    assert len(strict(send(operator, "get", f"{LIST}?open=false"))["results"]) == 1
     [seen] = conforms(send(operator, "get", LIST), LIST_TEMPLATE)["results"]
     assert (seen["state"], seen["reason"]) == ("done", "pd runs them")
 

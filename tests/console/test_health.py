@@ -49,6 +49,16 @@ def test_a_loop_that_ticks_is_ready_one_that_stopped_is_not() -> None:
     assert ready() == (200, [])
 
 
+def test_a_clock_that_was_set_back_is_not_ready() -> None:
+    make_fleet()
+    tick(ago_s=-3.0)
+    assert ready() == (200, [])
+    tick(ago_s=-3600.0)
+    status, [reason] = ready()
+    assert status == 503
+    assert reason.startswith("f1: the clock was set back, the last tick is of 20")
+
+
 def test_a_fleet_that_never_ticked_is_given_a_moment() -> None:
     make_fleet()
     assert ready() == (200, [])

@@ -76,8 +76,9 @@ def test_an_instance_that_changes_role_changes_pool() -> None:
         ({"tx_gbps": 25.0}, 100.0, 0.25),
         ({"capacity_gbps": 50.0}, 50.0, None),
         ({"tx_gbps": 0.0}, 100.0, 0.0),
+        ({"tx_gbps": 0.0, "capacity_gbps": 0.0}, 0.0, None),
     ],
-    ids=["measured capacity", "configured capacity", "rate not measured", "idle is zero"],
+    ids=["measured capacity", "configured capacity", "rate not measured", "idle is zero", "down"],
 )
 def test_link_utilisation(
     signals: dict[str, float], capacity_gbps: float, utilisation: float | None
@@ -86,6 +87,15 @@ def test_link_utilisation(
     apply(live, link("prfaas->pd", T0, **signals))
     found = live.body(T0)["links"]["prfaas->pd"]
     assert (found["capacity_gbps"], found["utilisation_ratio"]) == (capacity_gbps, utilisation)
+
+
+def test_a_link_is_down_from_its_first_reading_without_capacity_until_it_has_some() -> None:
+    live = state()
+    since_s = []
+    for i, capacity_gbps in enumerate((100.0, 0.0, 0.0, None, 0.0, 50.0)):
+        apply(live, link("prfaas->pd", T0 + i, capacity_gbps=capacity_gbps), received_s=T0 + i)
+        since_s.append(live.body(T0 + i)["links"]["prfaas->pd"]["down_since_s"])
+    assert since_s == [None, T0 + 1, T0 + 1, None, T0 + 4, None]
 
 
 def gate(

@@ -130,6 +130,42 @@ def test_a_link_nobody_reads_is_told(sources: list[missing.Source], starts: str)
     assert sentence.startswith(starts)
 
 
+DOWN = changed("link", down_since_s=NOW_S - 42)
+
+
+@pytest.mark.parametrize(
+    ("changes", "effect"),
+    [
+        ({"pds": ["pd"]}, "pd prefills locally"),
+        (
+            {"pds": ["pd"], "links": ["prfaas->pd", "east->pd", "pd->prfaas"], "agents": {}},
+            "pd prefills locally or over east → pd",
+        ),
+        ({"pds": ["prfaas"]}, "no prefix moves to pd, it computes them"),
+    ],
+    ids=["the only way", "one of two ways", "the way of prefixes"],
+)
+def test_a_link_that_is_down_is_told_with_what_its_clusters_do(
+    changes: dict[str, Any], effect: str
+) -> None:
+    [sentence] = said(sources=DOWN, **changes)
+    assert sentence == (
+        f"Link prfaas → pd has been down for 42 s (since 07:59:18): {effect}; the loop holds t "
+        "(WithinNoise)."
+    )
+
+
+def test_a_clock_that_was_set_back_is_told_and_not_taken_for_freshness() -> None:
+    def found(at_s: float) -> list[str]:
+        return said(loop=dataclasses.replace(WELL.loop, at_s=at_s))  # type: ignore[type-var]
+
+    assert found(NOW_S + 4) == []
+    assert found(NOW_S + 3600) == [
+        "The clock was set back: the newest tick is of 2027-01-15 09:00:00 UTC, 1 h from now: "
+        "figures may stand still and silence shows late until then, gates keep routing by plan 1.7."
+    ]
+
+
 @pytest.mark.parametrize(
     ("plan", "effect"),
     [((1, 6), "it routes by plan 1.6."), (None, "it has no plan and sends everything local.")],

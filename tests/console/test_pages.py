@@ -374,6 +374,33 @@ def test_a_link_measured_at_no_capacity_does_not_show_the_configured_one(viewer:
     assert "100 Gbps" not in row
 
 
+@pytest.mark.parametrize("name", ["fleet-overview", "fleet"])
+def test_a_link_that_is_down_is_told_since_its_first_such_reading(
+    viewer: Client, name: str
+) -> None:
+    make_fleet()
+    now = timezone.now()
+    offset_s = now.timestamp() - cases.NOW_S
+    feed(
+        cases.link(at_s=offset_s - ago_s, tx_gbps=0.0, capacity_gbps=gbps)
+        for ago_s, gbps in ((60.0, 100.0), (41.0, 0.0), (21.0, 0.0), (1.0, 0.0))
+    )
+    found = text(viewer, name, "f1")
+    assert "Link prfaas → pd has been down for 4" in found
+    assert f"(since {now - timedelta(seconds=41):%H:%M:%S}): pd prefills locally" in found
+    if name == "fleet":
+        assert "prfaas → pd down 0 Gbps" in found
+
+
+def test_a_clock_that_was_set_back_is_told_on_the_page(viewer: Client) -> None:
+    busy_fleet()
+    at = timezone.now() + timedelta(hours=1)
+    Tick.objects.filter(pk=Tick.objects.latest("seq").pk).update(at=at)
+    found = text(viewer, "fleet-overview", "f1")
+    assert f"clock set back, last tick {at:%H:%M:%S}" in found
+    assert f"The clock was set back: the newest tick is of {at:%Y-%m-%d %H:%M:%S} UTC" in found
+
+
 def test_without_the_database_a_page_says_so_and_what_goes_on(rf: RequestFactory) -> None:
     """The answer of handler500 while the exception it is about is being handled."""
     try:

@@ -32,6 +32,7 @@ function showRow(row, reading, columns) {
   const state = row.querySelector('[data-cell="state"]');
   if (silent) setState(state, "warn", `silent since ${f.clock(reading.received_s)}`);
   else if (!known) setState(state, "bad", `read failed${reading.error ? `: ${reading.error}` : ""}`);
+  else if (reading.down_since_s != null) setState(state, "bad", "down");
   else setState(state, "good", "fresh");
   const age = row.querySelector('[data-cell="age"] time');
   if (age) {

@@ -11,6 +11,7 @@ import { refresh } from "./refresh.js";
 const { tickS, staleS } = document.body.dataset;
 const LOOP_STALE_S = Math.max(3 * Number(tickS), 6);
 const STALE_S = Number(staleS);
+const CLOCK_AHEAD_S = 5; // as console/missing.py
 const REFRESH_MS = 15000;
 
 const banner = document.getElementById("banner");
@@ -29,7 +30,9 @@ function showTruth() {
 function showLoop(loop, now) {
   const node = document.getElementById("truth-loop");
   if (!loop) setState(node, "off", "loop has not run yet");
-  else if (now - loop.at_s > LOOP_STALE_S) {
+  else if (loop.at_s - now > CLOCK_AHEAD_S) {
+    setState(node, "warn", `clock set back, last tick ${clock(loop.at_s)}`);
+  } else if (now - loop.at_s > LOOP_STALE_S) {
     setState(node, "warn", `loop silent since ${clock(loop.at_s)}`);
   } else setState(node, "good", `loop ${age(now - loop.at_s)}`);
 }

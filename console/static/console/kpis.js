@@ -17,7 +17,7 @@ export function showKpis(frame) {
 
 // `figure` is "number unit"; `atS` when it was measured; `bar` and `mark` are shares of the bar.
 function kpi(name, { figure, label = null, part = "", under, title = "", atS = null, bar = null,
-  mark = null, overAt = 1, flash = false }) {
+  mark = null, overAt = 1, flash = false, alarm = false }) {
   const node = document.getElementById(`kpi-${name}`);
   const main = node.querySelector(".figure");
   const [number, ...unit] = figure.split(" ");
@@ -30,6 +30,7 @@ function kpi(name, { figure, label = null, part = "", under, title = "", atS = n
   setText(main.querySelector(".part"), part ? ` ${part}` : "");
   if (label) setText(node.querySelector(".label > span"), label);
   setText(node.querySelector(".under"), under, { title });
+  node.classList.toggle("alarm", alarm);
   const stale = atS !== null && !fresh(atS);
   node.classList.toggle("stale", stale);
   setText(node.querySelector(".age"), stale ? `since ${f.clock(atS)}` : "");
@@ -115,6 +116,11 @@ function showLink(frame) {
     kpi("link", { figure: "–", under: "not read yet" });
     return;
   }
+  const down = read.find(([, link]) => link.down_since_s !== null);
+  if (down) {
+    showDownLink(...down, read.length);
+    return;
+  }
   const [id, link] = read.reduce((a, b) =>
     ((b[1].utilisation_ratio ?? 0) > (a[1].utilisation_ratio ?? 0) ? b : a));
   kpi("link", {
@@ -127,6 +133,18 @@ function showLink(frame) {
     atS: link.received_s,
     bar: link.utilisation_ratio ?? 0,
     overAt: 0.9,
+  });
+}
+
+function showDownLink(id, link, nRead) {
+  kpi("link", {
+    figure: "down",
+    label: `Link ${arrow(id)}`,
+    under: `⚠ since ${f.clock(link.down_since_s)}${nRead > 1 ? `, one of ${nRead}` : ""}`,
+    title: `${id} says that it has no capacity`,
+    atS: link.received_s,
+    bar: 0,
+    alarm: true,
   });
 }
 

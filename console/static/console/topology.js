@@ -157,22 +157,26 @@ export class Topology {
   showPipe(pipe, link, reading, isFresh) {
     const failed = reading?.state === "failed";
     const known = reading && isFresh && !failed;
+    const down = known && reading.down_since_s !== null;
     const use = known ? reading.utilisation_ratio : null;
-    pipe.all.setAttribute("class", `pipe${failed ? " broken" : known ? "" : " unknown"}`);
+    pipe.all.setAttribute("class", `pipe${failed || down ? " broken" : known ? "" : " unknown"}`);
     pipe.use.setAttribute("stroke-width", use ? Math.max(1.5, pipe.width * Math.min(1, use)) : 0);
     pipe.use.setAttribute("class", use > 0.9 ? "pipe-use over" : "pipe-use");
     let says = "not read yet";
     if (failed) says = `⚠ read failed: ${reading.error ?? "no reason given"}`;
     else if (reading && !isFresh) says = `⚠ silent since ${clock(reading.received_s)}`;
+    else if (down) says = `⚠ down since ${clock(reading.down_since_s)}`;
     else if (known) {
       says = `${gbps(reading.tx_gbps)} of ${significant(reading.capacity_gbps)}, ${percent(use)}`;
     }
-    pipe.label.classList.toggle("warn", Boolean(reading) && !known);
-    pipe.words.classList.toggle("warn", Boolean(reading) && !known);
+    for (const words of [pipe.label, pipe.words]) {
+      words.classList.toggle("warn", Boolean(reading) && !known);
+      words.classList.toggle("bad", Boolean(down));
+    }
     pipe.bar.style.width = `${Math.min(100, 100 * (use ?? 0))}%`;
     pipe.bar.classList.toggle("over", use > 0.9);
     setText(pipe.words, says);
-    const short = this.links.length > 2 && known ? percent(use) : says;
+    const short = this.links.length > 2 && known && !down ? percent(use) : says;
     setText(pipe.label, short, {
       title: known
         ? `${link.id}: ${exact(reading.tx_gbps)} Gbps, round trip ${duration(reading.rtt_s)}, `

@@ -62,7 +62,7 @@ def test_sessions_begin_one_after_another_and_share_nothing(tmp_path: Path) -> N
         tmp_path,
         [
             request(0, 640, [1, 10]),
-            {"t": 3.0, "type": "subagent", "requests": [request(0.5, 512, [90, 8])]},
+            {"t": 3.0, "requests": [request(0.5, 512, [90, 8])]},
             request(SESSION_GAP_S + 5, 640, [1, 10]),
         ],
         [request(1, 640, [1, 10])],

@@ -210,11 +210,11 @@ class Proxy:
         move = self._measurer.move(chosen, measured, remote=remote)
         self._count_arrival(chosen, measured, move)
         is_stream = wants_stream(fields)
-        asked = ask_for_usage(fields) if is_stream else None
+        asked = ask_for_usage(body, fields) if is_stream else None
         return Exchange(
             request=request,
             arrived_s=arrived_s,
-            body=body if asked is None else msgspec.json.encode(asked),
+            body=body if asked is None else asked,
             is_stream=is_stream,
             strip_usage=asked is not None,
             measured=measured,

@@ -21,6 +21,7 @@ MAX_WHOLE_BYTES = 8 << 20
 """A longer whole answer is passed on without its usage being read."""
 
 _MAX_TOKENS = 1 << 40
+_ASK = b'{"stream_options":{"include_usage":true},'
 _EVENT_END = re.compile(rb"\r?\n\r?\n")
 
 
@@ -50,14 +51,17 @@ _answer = msgspec.json.Decoder(_Answer)
 _options = msgspec.json.Decoder(Fields)
 
 
-def ask_for_usage(fields: Fields) -> Fields | None:
-    """The fields with `stream_options.include_usage` true, or None when the client asked itself.
+def ask_for_usage(body: bytes, fields: Fields) -> bytes | None:
+    """The body with `stream_options.include_usage` true, or None when the client asked itself.
 
     Every other field keeps the client's own bytes. Options that are not an object are left for
-    the engine to refuse.
+    the engine to refuse. `fields` are the body's, of which there is at least one.
     """
+    if "stream_options" not in fields:
+        # Nothing is written anew: for long prompts that is most of the work.
+        return body.replace(b"{", _ASK, 1)
     options: Fields = {}
-    if "stream_options" in fields and bytes(fields["stream_options"]) != b"null":
+    if bytes(fields["stream_options"]) != b"null":
         try:
             options = _options.decode(fields["stream_options"])
         except msgspec.MsgspecError:
@@ -65,7 +69,8 @@ def ask_for_usage(fields: Fields) -> Fields | None:
     if "include_usage" in options and bytes(options["include_usage"]) == b"true":
         return None
     options["include_usage"] = msgspec.Raw(b"true")
-    return {**fields, "stream_options": msgspec.Raw(msgspec.json.encode(options))}
+    raw = msgspec.Raw(msgspec.json.encode(options))
+    return msgspec.json.encode({**fields, "stream_options": raw})
 
 
 class WholeAnswer:

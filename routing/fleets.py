@@ -10,8 +10,10 @@ from pathlib import Path
 
 from routing import commands, knobs
 from routing.core.scenario import Scenario, parse_scenario
+from routing.core.scenario_tables import ScenarioError
 from routing.core.types import HeldPlan, Memory, Params, Plan, from_jsonable
 from routing.models import Decision, Fleet, Hold, Policy, Tick
+from routing.scenario_files import inline_files
 
 
 def apply_file(
@@ -24,8 +26,12 @@ def apply_file(
         raise commands.Refused(str(path), None, f"cannot be read: {exc}") from None
     except tomllib.TOMLDecodeError as exc:
         raise commands.Refused(str(path), None, f"is not TOML: {exc}") from None
+    try:
+        scenario = inline_files(document, beside=path.parent)
+    except ScenarioError as exc:
+        raise commands.Refused(exc.field, exc.value, exc.message) from None
     return commands.create_fleet(
-        scenario=document,
+        scenario=scenario,
         mode=mode,
         actor=actor,
         via=via,

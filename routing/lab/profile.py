@@ -168,6 +168,13 @@ class _Link(_Strict):
     loss: float = 0.0
     background_gbps: float = 0.0
     schedule: list[tuple[float, float]] = []
+    utilisation_limit_ratio: Any = None
+    retransmit_limit_ratio: Any = None
+    rtt_limit_ms: Any = None
+    failure_limit_ratio: Any = None
+    window_bytes: Any = None
+    p95_counts: Any = None
+    cost_per_gbps_month: Any = None
 
 
 class _Workload(_Strict):

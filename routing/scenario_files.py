@@ -1,0 +1,30 @@
+"""The files a scenario names, read from beside it."""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+from pathlib import Path
+from typing import Any
+
+from routing.core.inline import inlined
+from routing.core.profile_files import FileError
+
+
+def inline_files(document: dict[str, Any], *, beside: Path) -> dict[str, Any]:
+    """`document` with what its files say in their place; their paths are relative to `beside`.
+
+    Raises ScenarioError. Only for documents of whoever may read files here: never for one that
+    came over the network.
+    """
+    return inlined(document, lambda name: _text(beside / name))
+
+
+def _text(path: Path) -> str:
+    try:
+        data = path.read_bytes()
+        return (gzip.decompress(data) if path.suffix == ".gz" else data).decode()
+    except (OSError, EOFError, zlib.error) as exc:
+        raise FileError(f"cannot be read: {getattr(exc, 'strerror', None) or exc}") from None
+    except UnicodeDecodeError as exc:
+        raise FileError(f"is not text: {exc}") from None

@@ -58,8 +58,9 @@ class SignalMap(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only
     """How one canonical signal is read. `names` come without prefix, the preferred one first.
 
     Series are folded by `aggregate` within each combination of the labels `by`, whose values,
-    joined by `separator` (equal neighbours once), become the keys of a labelled signal. `hits`
-    over `queries` is a ratio made of two counters, preferred over `names`.
+    joined by `separator` (equal neighbours once), become the keys of a labelled signal; a label
+    that is also `optional` is left out of the key where a version does not know it. `hits` over
+    `queries` is a ratio made of two counters, preferred over `names`.
     """
 
     kind: Kind
@@ -67,6 +68,7 @@ class SignalMap(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only
     names: tuple[str, ...] = ()
     aggregate: Literal["sum", "mean", "max", "min"] = "sum"
     by: tuple[str, ...] = ()
+    optional: tuple[str, ...] = ()
     separator: str = "|"
     hits: tuple[str, ...] = ()
     queries: tuple[str, ...] = ()

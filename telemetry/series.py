@@ -267,7 +267,11 @@ class Reader:
     ) -> dict[str, list[Sample]]:
         groups: dict[str, list[Sample]] = {}
         for sample in samples:
-            parts = [sample.labels.get(label, "") for label in signal_map.by]
+            parts = [
+                sample.labels.get(label, "")
+                for label in signal_map.by
+                if label in sample.labels or label not in signal_map.optional
+            ]
             if not all(parts):
                 raise _Missing(f"{source}: a series lacks one of {signal_map.by}", (source,))
             distinct = [part for i, part in enumerate(parts) if i == 0 or part != parts[i - 1]]

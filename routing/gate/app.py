@@ -13,6 +13,7 @@ import aiohttp
 import msgspec
 from aiohttp import web
 
+from routing.core.placement import Side
 from routing.gate.cache_map import CacheMap
 from routing.gate.config import GateConfig, UpstreamConfig
 from routing.gate.count import Counter, Tokenizer
@@ -23,7 +24,6 @@ from routing.gate.plan_client import PlanBoard, PlanClient
 from routing.gate.prefix import PrefixIndex
 from routing.gate.prompt import BYTES_PER_ID, salt_of
 from routing.gate.proxy import Proxy
-from routing.gate.rule import Side
 from routing.gate.upstream import KEEPALIVE_S, Upstream
 
 _DISTRIBUTION = "prfaas-console"

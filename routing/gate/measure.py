@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from routing.core.placement import Judged, Prefixes, Route, Rule, Side, judge
 from routing.gate.count import Counter, Length
 from routing.gate.prefix import NOTHING, Chain, Match, chain_of
 from routing.gate.prompt import BYTES_PER_ID, Prompt
-from routing.gate.rule import Judged, Prefixes, Route, Rule, Side, judge
 from routing.gate.upstream import Upstream
 
 _ESTIMATE_MARGIN_RATIO = 0.05

@@ -10,19 +10,21 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 
-from routing.gate import reasons
+from routing.core import sides
+from routing.core.token_edges import TOKEN_EDGES
 
 SIDES = ("local", "remote")
 JUDGED = "judged"
 """Beside the two sides: what the rule compared with t."""
-SOURCES = ("tokenised", "usage", "estimated")
+LENGTH_KINDS = (
+    *(("tokenised", "text"), ("usage", "text"), ("usage", "media")),
+    *(("estimated", "text"), ("estimated", "media")),
+)
+"""Source and modality of lengths. Nobody but the engine tokenises an image or a clip."""
 CACHE_IGNORED = ("invalid", "unknown_place", "other_blocks", "old_epoch")
 KV_EVENTS = ("stored", "removed", "cleared")
 KV_EVENTS_DROPPED = ("unknown_parent", "other", "full", "invalid")
 RESULTS = ("ok", "client_error", "server_error", "failed", "cancelled")
-
-TOKEN_EDGES = (*(round(128 * 1024 ** (i / 80)) for i in range(81)), 1_048_576)
-"""Upper bounds, tokens: 128 to 131,072 in steps of at most x1.1, then 1,048,576."""
 
 TTFT_EDGES_S = tuple(round(0.001 * 2 ** (i / 2), 6) for i in range(37))
 """Upper bounds, seconds: 1 ms to 262 s in steps of x1.41."""
@@ -268,8 +270,8 @@ class Metrics:
             "Prompt tokens minus cached on this side; each request is counted for both sides, and "
             "as side judged with what the rule compared with t.",
             TOKEN_EDGES,
-            ("side", "source"),
-            [(side, source) for side in (*SIDES, JUDGED) for source in SOURCES],
+            ("side", "source", "modality"),
+            [(side, *kind) for side in (*SIDES, JUDGED) for kind in LENGTH_KINDS],
         )
         self.ttft_s = Histogram(
             "prfaas_gate_ttft_seconds",
@@ -285,10 +287,8 @@ class Metrics:
         self.plan_version.values.clear()
         for reason in CACHE_IGNORED:
             self.cache_ignored.add(reason, by=0)
-        for reason in reasons.REASONS:
-            self.requests.add(
-                "remote" if reason in reasons.REMOTE_REASONS else "local", reason, by=0
-            )
+        for reason in sides.REASONS:
+            self.requests.add("remote" if reason in sides.REMOTE_REASONS else "local", reason, by=0)
         for side in SIDES:
             for family in (
                 self.errors,

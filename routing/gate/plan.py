@@ -13,7 +13,8 @@ from typing import Any, Literal
 
 import msgspec
 
-from routing.gate.rule import CacheMode, Mode, Rule
+from routing.core.placement import Rule
+from routing.core.types import CacheMode, Mode
 
 AckState = Literal["running", "refused", "no_plan"]
 

@@ -49,6 +49,11 @@ class Prompt:
     def n_bytes(self) -> int:
         return sum(len(piece) for piece in self.pieces)
 
+    @property
+    def modality(self) -> Literal["text", "media"]:
+        """`media` where any part is not text."""
+        return "media" if self.n_media else "text"
+
 
 _fields = msgspec.json.Decoder(Fields)
 _text = msgspec.json.Decoder(str)

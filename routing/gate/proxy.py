@@ -16,7 +16,8 @@ import aiohttp
 import msgspec
 from aiohttp import web
 
-from routing.gate import reasons
+from routing.core import sides
+from routing.core.placement import Judged, Route, Rule, Side, Situation, WeightedTurns, route
 from routing.gate.count import Counter
 from routing.gate.measure import Measured, Measurer, Move
 from routing.gate.metrics import JUDGED, Metrics
@@ -31,7 +32,6 @@ from routing.gate.prompt import (
     parse_prompt,
     wants_stream,
 )
-from routing.gate.rule import Judged, Route, Rule, Side, Situation, WeightedTurns, route
 from routing.gate.sse import Usage, UsageFilter, WholeAnswer, ask_for_usage
 from routing.gate.upstream import Attempt, Unanswered, Upstream, end_to_end, is_refusal
 
@@ -249,13 +249,10 @@ class Proxy:
         cached = measured.cached_tokens
         self._metrics.movable_tokens.add(by=max(0, cached["remote"] - cached["local"]))
         self._metrics.cached_tokens.add(chosen.side, by=cached[chosen.side])
+        kind = measured.length.source, measured.prompt.modality
         for side in cached:
-            self._metrics.uncached.observe(
-                side, measured.length.source, value=measured.uncached_tokens(side)
-            )
-        self._metrics.uncached.observe(
-            JUDGED, measured.length.source, value=measured.judged.uncached_tokens
-        )
+            self._metrics.uncached.observe(side, *kind, value=measured.uncached_tokens(side))
+        self._metrics.uncached.observe(JUDGED, *kind, value=measured.judged.uncached_tokens)
 
     async def _serve(self, exchange: Exchange) -> web.StreamResponse:
         try:
@@ -267,7 +264,7 @@ class Proxy:
             pass
         self._metrics.fallbacks.add()
         exchange.upstream = self._local
-        exchange.route = Route("local", reasons.REMOTE_DOWN)
+        exchange.route = Route("local", sides.REMOTE_DOWN)
         exchange.move = None
         try:
             return await self._try(exchange)
@@ -388,11 +385,15 @@ class Proxy:
             # What was moved here for this request was not here before.
             if side == upstream.side and cached_tokens is not None and move is None:
                 cached = cached_tokens
-            self._metrics.uncached.observe(side, "usage", value=usage.prompt_tokens - cached)
+            self._metrics.uncached.observe(
+                side, "usage", prompt.modality, value=usage.prompt_tokens - cached
+            )
         cached = round((measured.length.tokens - judged.uncached_tokens) * scale)
         if cached_tokens is not None and (move is not None or upstream.side == judged.holder):
             cached = cached_tokens
-        self._metrics.uncached.observe(JUDGED, "usage", value=usage.prompt_tokens - cached)
+        self._metrics.uncached.observe(
+            JUDGED, "usage", prompt.modality, value=usage.prompt_tokens - cached
+        )
 
     def _unavailable(self, exchange: Exchange, exc: Unanswered) -> web.Response:
         status, code = (504, "upstream_timeout") if exc.timed_out else (502, "upstream_unavailable")

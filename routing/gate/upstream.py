@@ -10,10 +10,10 @@ import aiohttp
 from multidict import CIMultiDict
 from yarl import URL
 
+from routing.core.placement import Side
 from routing.gate.config import UpstreamConfig
 from routing.gate.health import Health, State
 from routing.gate.prefix import Chain, PrefixIndex, Ticket
-from routing.gate.rule import Side
 from routing.gate.wait import Pending, Wait
 
 MOVE_HEADER = "X-PrfaaS-Move"

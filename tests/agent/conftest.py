@@ -244,6 +244,10 @@ prfaas_gate_uncached_tokens_bucket{side="remote",source="estimated",le="140.8"} 
 prfaas_gate_uncached_tokens_bucket{side="remote",source="estimated",le="+Inf"} 1
 prfaas_gate_uncached_tokens_sum{side="remote",source="estimated"} 130
 prfaas_gate_uncached_tokens_count{side="remote",source="estimated"} 1
+prfaas_gate_uncached_tokens_bucket{side="judged",source="usage",modality="media",le="128"} 1
+prfaas_gate_uncached_tokens_bucket{side="judged",source="usage",modality="media",le="+Inf"} 3
+prfaas_gate_uncached_tokens_sum{side="judged",source="usage",modality="media"} 4000
+prfaas_gate_uncached_tokens_count{side="judged",source="usage",modality="media"} 3
 prfaas_gate_prompt_tokens_total 500000
 prfaas_gate_cached_tokens_total{side="local"} 1000
 prfaas_gate_cached_tokens_total{side="remote"} 2000

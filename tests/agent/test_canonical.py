@@ -325,6 +325,8 @@ def test_a_gate_becomes_router_signals(gate_text: str) -> None:
         refused_total=2.0,
         errors_total={"remote": 1.0},
         uncached_tokens={
+            "judged|usage|media": wire.Histogram(edges=[128.0], counts=[1.0, 2.0], sum=4000.0),
+            # As gates told it that knew no modality.
             "local|usage": wire.Histogram(
                 edges=[128.0, 140.8], counts=[10.0, 5.0, 5.0], sum=100000.0
             ),

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from routing.gate import reasons
-from routing.gate.rule import Prefixes, Route, Rule, Side, Situation, judge, route
+from routing.core import sides
+from routing.core.placement import Prefixes, Route, Rule, Side, Situation, judge, route
 
 TO_LOCAL, TO_REMOTE = "prfaas->pd", "pd->prfaas"
 BLOCK = 512
@@ -214,12 +214,12 @@ def test_the_band_overrules_no_obstacle() -> None:
     def reason(**more: Any) -> str:
         return routed(given_rule, prompt, waits_s=remote_is_free, **more)[0].reason
 
-    assert reason() == reasons.BAND_REMOTE
-    assert reason(remote_in_flight=1) == reasons.REMOTE_LIMIT
-    assert reason(admissible=[]) == reasons.REMOTE_DOWN
-    assert reason(remotes=[], admissible=[]) == reasons.NO_REMOTE
+    assert reason() == sides.BAND_REMOTE
+    assert reason(remote_in_flight=1) == sides.REMOTE_LIMIT
+    assert reason(admissible=[]) == sides.REMOTE_DOWN
+    assert reason(remotes=[], admissible=[]) == sides.NO_REMOTE
     chosen, _ = routed(given_rule, prompt, waits_s=waits(1.0, 9.0), local_up=False)
-    assert chosen == Route("remote", reasons.LOCAL_DOWN)
+    assert chosen == Route("remote", sides.LOCAL_DOWN)
 
 
 def test_a_band_of_one_point_or_none_holds_nothing() -> None:

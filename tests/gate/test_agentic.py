@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from routing.core.placement import Prefixes, Rule, Situation, judge, route
 from routing.gate.prefix import PrefixIndex
-from routing.gate.rule import Prefixes, Rule, Situation, judge, route
 from routing.lab.traces import BLOCK_TOKENS, Row, read_trace
 
 TRACE = Path(__file__).parents[2] / "../shared/data/traces/weka_agentic_sessions_odd.jsonl.gz"

@@ -55,7 +55,8 @@ def abundant(version: int, **entry: Any) -> dict[str, Any]:
 
 async def judged_sum(gate: RunningGate, source: str = "tokenised", side: str = "judged") -> float:
     metrics = await gate.metrics()
-    return metrics[f'prfaas_gate_uncached_tokens_sum{{side="{side}",source="{source}"}}']
+    labels = f'{{side="{side}",source="{source}",modality="text"}}'
+    return metrics[f"prfaas_gate_uncached_tokens_sum{labels}"]
 
 
 async def test_scarce_computes_where_the_longer_prefix_is_not(

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from routing.core.placement import Rule
 from routing.gate.plan import PlanState, offer
-from routing.gate.rule import Rule
 from tests.gate.peers import plan
 
 

@@ -118,7 +118,15 @@ async def test_a_port_in_use_is_a_clear_error(local: Upstream, tmp_path: Path) -
 
 
 def test_the_gate_needs_neither_django_nor_numpy() -> None:
-    heavy = ("django", "numpy", "celery", "telemetry", "routing.core", "routing.lab")
+    heavy = (
+        "django",
+        "numpy",
+        "scipy",
+        "celery",
+        "telemetry",
+        "routing.lab",
+        "routing.core.lengths",
+    )
     script = (
         "import sys; import routing.gate.__main__;"
         f"print([name for name in {heavy} if name in sys.modules])"

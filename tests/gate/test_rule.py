@@ -11,8 +11,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from routing.gate import reasons
-from routing.gate.rule import Mode, Prefixes, Route, Rule, Situation, WeightedTurns, judge, route
+from routing.core import sides
+from routing.core.placement import (
+    Prefixes,
+    Route,
+    Rule,
+    Situation,
+    WeightedTurns,
+    judge,
+    route,
+)
+from routing.core.types import Mode
 
 
 def rule(mode: Mode = "threshold", threshold: int | None = 1000, **more: Any) -> Rule:
@@ -110,8 +119,8 @@ def test_side_and_reason_always_agree(
             local_up=up,
         ),
     )
-    assert got.reason in reasons.REASONS
-    assert (got.side == "remote") == (got.reason in reasons.REMOTE_REASONS)
+    assert got.reason in sides.REASONS
+    assert (got.side == "remote") == (got.reason in sides.REMOTE_REASONS)
     if got.side == "remote":
         assert known
         assert admissible
@@ -119,9 +128,9 @@ def test_side_and_reason_always_agree(
 
 
 def test_every_reason_explains_itself() -> None:
-    assert set(reasons.REMOTE_REASONS) < set(reasons.REASONS)
-    for reason, sentence in reasons.REASONS.items():
-        assert sentence.startswith("Remote:" if reason in reasons.REMOTE_REASONS else "Local:")
+    assert set(sides.REMOTE_REASONS) < set(sides.REASONS)
+    for reason, sentence in sides.REASONS.items():
+        assert sentence.startswith("Remote:" if reason in sides.REMOTE_REASONS else "Local:")
         assert sentence.endswith(".")
 
 

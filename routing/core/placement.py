@@ -1,4 +1,4 @@
-"""Which side prefills one request: the routing rule, pure. All lengths in tokens.
+"""Which side prefills one request, and why: the routing rule, pure. All lengths in tokens.
 
 Remote iff uncached > t. In cache mode `scarce` the caches are judged separately and nothing moves:
 
@@ -9,7 +9,11 @@ it is worth the link, and is then moved to where the compute runs:
 
     uncached = l_total - max(l_pd, l_prfaas)
 
-Inside the plan's band around t the side with the smaller expected wait is taken instead.
+Inside the plan's band around t the side with the smaller expected wait is taken instead. (The two
+rules are those of arXiv:2604.15039, prefix-cache affinity; band and `moves` are ours.)
+
+Gates route by this module and `explain.py` explains by it, so that they cannot disagree. It imports
+no numpy: a gate installs without it.
 """
 
 from __future__ import annotations
@@ -18,11 +22,10 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from routing.gate import reasons
+from routing.core import sides
+from routing.core.types import CacheMode, ClusterPlan, Mode
 
 Side = Literal["local", "remote"]
-Mode = Literal["always_local", "always_remote", "threshold"]
-CacheMode = Literal["scarce", "abundant"]
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,19 @@ class Rule:
     cache_mode: CacheMode = "scarce"
     moves: Mapping[str, int] = field(default_factory=dict)
     band: tuple[int, int] | None = None
+
+    @classmethod
+    def of(cls, plan: ClusterPlan) -> Rule:
+        """The rule in a plan's entry for the cluster."""
+        return cls(
+            plan.mode,
+            plan.threshold_tokens,
+            plan.remote,
+            max_remote_in_flight=plan.max_remote_in_flight,
+            cache_mode=plan.cache_mode,
+            moves=plan.moves,
+            band=plan.band,
+        )
 
     def in_band(self, uncached_tokens: int) -> bool:
         """Whether the expected wait decides, not t."""
@@ -163,43 +179,43 @@ def _choose(rule: Rule | None, situation: Situation) -> Route:
         return wanted if obstacle is None else Route("local", obstacle)
     # For the same reason only a threshold is overruled.
     if rule.mode == "threshold" and not situation.local_up and obstacle is None:
-        return Route("remote", reasons.LOCAL_DOWN)
+        return Route("remote", sides.LOCAL_DOWN)
     return wanted
 
 
 def _wanted(rule: Rule | None, situation: Situation) -> Route:
     """What the plan asks for, whatever the state of the upstreams."""
     if rule is None:
-        return Route("local", reasons.NO_PLAN)
+        return Route("local", sides.NO_PLAN)
     if rule.mode == "always_local":
-        return Route("local", reasons.ALWAYS_LOCAL)
+        return Route("local", sides.ALWAYS_LOCAL)
     if rule.mode == "always_remote":
-        return Route("remote", reasons.ALWAYS_REMOTE)
+        return Route("remote", sides.ALWAYS_REMOTE)
     if rule.threshold_tokens is None:
         raise ValueError("mode threshold needs threshold_tokens; null is not 0")
     if situation.judged is None:
-        return Route("local", reasons.UNMEASURED)
+        return Route("local", sides.UNMEASURED)
     uncached_tokens = situation.judged.uncached_tokens
     if rule.in_band(uncached_tokens):
         local_s, remote_s = situation.waits_s.get("local"), situation.waits_s.get("remote")
         if local_s is not None and remote_s is not None and local_s != remote_s:
             if local_s < remote_s:
-                return Route("local", reasons.BAND_LOCAL)
-            return Route("remote", reasons.BAND_REMOTE)
+                return Route("local", sides.BAND_LOCAL)
+            return Route("remote", sides.BAND_REMOTE)
     if uncached_tokens > rule.threshold_tokens:
-        return Route("remote", reasons.LONG)
-    return Route("local", reasons.SHORT)
+        return Route("remote", sides.LONG)
+    return Route("local", sides.SHORT)
 
 
 def _obstacle(rule: Rule, situation: Situation) -> str | None:
     """Why no request may go remote now, or None."""
     if not situation.remotes:
-        return reasons.NO_REMOTE
+        return sides.NO_REMOTE
     if not situation.admissible:
-        return reasons.REMOTE_DOWN
+        return sides.REMOTE_DOWN
     limit = rule.max_remote_in_flight
     if limit is not None and situation.remote_in_flight >= limit:
-        return reasons.REMOTE_LIMIT
+        return sides.REMOTE_LIMIT
     return None
 
 

@@ -1,4 +1,4 @@
-"""Every reason a gate gives for a side, with one sentence for the person who meets it.
+"""Every reason for a side, with one sentence for the person who meets it.
 
 The reason stands in the `X-PrfaaS-Reason` header of each response and in the `reason` label of
 `prfaas_gate_requests_total`.

@@ -1,15 +1,14 @@
-"""Is a link down, congested or clear, and how much does it really carry?
+"""Signs of congestion on one directed link, and what the link really carries.
 
-Signs of congestion, any of which is enough:
+Either of these is a sign:
 
-* utilisation tx / capacity is at or above `congestion_utilisation_ratio`;
-* saturation below that: retransmits at or above `congestion_retransmit_ratio`, or an RTT of
-  `RTT_INFLATION` times the base, while tx stays flat over the last readings taken at one promised
-  capacity. Traffic of whole KV caches is bursty, so tx that stands still is tx at a ceiling.
+* utilisation tx / capacity is at or above the path's limit;
+* saturation below that: retransmits at or above the path's limit, or an RTT of `RTT_INFLATION`
+  times the base (or the path's own limit), while tx stays flat over the last readings taken at one
+  promised capacity. Traffic of whole KV caches is bursty, so tx that stands still is at a ceiling.
 
-Between the on limits and `OFF_FACTOR` of them a link keeps the state it has, and only
-`congestion_clear_s` without a pause below the off limits ends congestion: a signal that swings
-around its limit does not flap. Telemetry that is missing or stale never counts as clear.
+Limits belong to the path (field report D6): the scenario's link may give its own
+`utilisation_limit_ratio`, `retransmit_limit_ratio` and `rtt_limit_ms`; the policy's hold elsewhere.
 
 Effective capacity is the least of the scenario's, the reported one, and the plateau at which the
 link was last seen saturated. The plateau is the *highest* tx of the episode, since sending less is
@@ -20,13 +19,12 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Literal
 
-from routing.core.hysteresis import wait_until
 from routing.core.scenario import Link
 from routing.core.types import LinkMemory, LinkObservation, Params
 
 OFF_FACTOR = 0.9
+"""Between the limits and this part of them a link keeps the state it has."""
 RTT_INFLATION = 2.0
 RTT_NOISE_S = 0.005
 """An RTT this little above its base is jitter, whatever the ratio."""
@@ -37,87 +35,61 @@ N_FLAT_READINGS = 4
 SAME_READING_S = 0.1
 PLATEAU_KEPT_S = 600.0
 MAX_PLAUSIBLE_GBPS = 1e6
-NEW_LINK = LinkMemory()
+IMPLAUSIBLE_FACTOR = 1.25
+"""A link cannot carry this much more than anybody says it can: the counter is wrong (D9, A10)."""
 
 
 @dataclass(frozen=True)
-class LinkView:
-    """One link as this tick sees it; `signs` says in words what spoke of congestion just now."""
+class Limits:
+    """What is too much on one path. `rtt_s` None: `RTT_INFLATION` times the base."""
 
-    id: str
-    memory: LinkMemory
-    base_rtt_s: float | None
-    capacity_gbps: float
-    known: bool
-    signs: str = ""
+    utilisation_ratio: float
+    retransmit_ratio: float
+    rtt_s: float | None
 
-    @property
-    def down(self) -> bool:
-        return self.memory.trouble == "down"
-
-    @property
-    def congested(self) -> bool:
-        return self.memory.trouble == "congested"
-
-    def clear_at_s(self, params: Params, now_s: float) -> float:
-        """The earliest time at which the present trouble can be over."""
-        since = self.memory.clear_since_s
-        return wait_until(now_s if since is None else since, params.congestion_clear_s, now_s)
-
-
-def view(
-    link: Link,
-    seen: LinkObservation | None,
-    memory: LinkMemory,
-    base_rtt_s: float | None,
-    *,
-    now_s: float,
-    params: Params,
-) -> LinkView:
-    """The link's state after this tick's reading, which may be missing."""
-    reported = _plausible(seen.capacity_gbps if seen else None)
-    if reported == 0.0:
-        capacity = link.usable_gbps
-        memory = _trouble(memory, "down", now_s)
-        return LinkView(link.id, memory, base_rtt_s, capacity, known=True, signs="it is down")
-    capacity = min(link.usable_gbps, reported) if reported is not None else link.usable_gbps
-    # A reading that failed says nothing of the link: it is not seen, which is not down.
-    tx = _tx(seen)
-    fresh = seen is not None and (seen.age_s is None or seen.age_s <= params.stale_after_s)
-    if seen is None or tx is None or not fresh:
-        memory = dataclasses.replace(memory, clear_since_s=None, tx_gbps=())
-        return LinkView(link.id, memory, base_rtt_s, _effective(capacity, memory, now_s), False)
-    memory = _with_reading(memory, tx, capacity, read_at_s=now_s - (seen.age_s or 0.0))
-    limits = params
-    if memory.trouble == "congested":
-        # What ends congestion is further down than what starts it.
-        limits = dataclasses.replace(
-            params,
-            congestion_utilisation_ratio=OFF_FACTOR * params.congestion_utilisation_ratio,
-            congestion_retransmit_ratio=OFF_FACTOR * params.congestion_retransmit_ratio,
+    def lower(self) -> Limits:
+        """The limits that end a congestion, further down than those that start it."""
+        return Limits(
+            OFF_FACTOR * self.utilisation_ratio, OFF_FACTOR * self.retransmit_ratio, self.rtt_s
         )
-    full = _utilisation(tx, capacity, limits)
-    saturated = _saturation(seen, base_rtt_s, memory.tx_gbps, limits)
-    if saturated and not full:
-        peak = max(tx, _plateau(memory, now_s) or 0.0)
-        memory = dataclasses.replace(memory, plateau_gbps=peak, plateau_at_s=now_s)
-    effective = _effective(capacity, memory, now_s)
-    signs = full or saturated
-    if memory.trouble == "down":
-        # Up again, and busy with what had stalled: only being up for long enough ends "down".
-        memory = _cleared(memory, params, now_s)
-    elif memory.trouble == "congested" and not signs:
-        memory = _cleared(memory, params, now_s)
-    if signs and memory.trouble != "down":
-        memory = _trouble(memory, "congested", now_s)
-    if memory.trouble == "none":
-        base_rtt_s = _base_rtt(base_rtt_s, seen.rtt_s)
-    return LinkView(link.id, memory, base_rtt_s, effective, known=True, signs=signs)
 
 
-def _with_reading(
-    memory: LinkMemory, tx: float, capacity: float, *, read_at_s: float
-) -> LinkMemory:
+def limits_of(link: Link, params: Params) -> Limits:
+    """The path's own limits, the policy's where it has none."""
+    rtt_ms = link.facts.get("rtt_limit_ms")
+    return Limits(
+        utilisation_ratio=link.facts.get(
+            "utilisation_limit_ratio", params.congestion_utilisation_ratio
+        ),
+        retransmit_ratio=link.facts.get(
+            "retransmit_limit_ratio", params.congestion_retransmit_ratio
+        ),
+        rtt_s=None if rtt_ms is None else rtt_ms / 1e3,
+    )
+
+
+def plausible(gbps: float | None, most_gbps: float = MAX_PLAUSIBLE_GBPS) -> float | None:
+    """The rate if it can be one: finite, not negative, at most `most_gbps`."""
+    return gbps if gbps is not None and 0.0 <= gbps <= most_gbps else None
+
+
+def reported_gbps(seen: LinkObservation | None) -> float | None:
+    return None if seen is None else plausible(seen.capacity_gbps)
+
+
+def most_gbps(link: Link, seen: LinkObservation | None) -> float:
+    """More than this the link cannot carry, whoever says so."""
+    return IMPLAUSIBLE_FACTOR * max(link.gbps, reported_gbps(seen) or 0.0)
+
+
+def tx_of(seen: LinkObservation | None, most: float) -> float | None:
+    """What is sent now in Gbps; None where that was not read or cannot be."""
+    if seen is None or seen.state in ("missing", "failed"):
+        return None
+    return plausible(0.0 if seen.tx_gbps is None and seen.state == "idle" else seen.tx_gbps, most)
+
+
+def with_reading(memory: LinkMemory, tx: float, capacity: float, *, read_at_s: float) -> LinkMemory:
     """The memory with one more reading, unless it is the same reading met again."""
     if memory.capacity_gbps != capacity:
         # What the link passed under another capacity says nothing about this one.
@@ -130,65 +102,47 @@ def _with_reading(
     )
 
 
-def _plausible(gbps: float | None) -> float | None:
-    return gbps if gbps is not None and 0.0 <= gbps <= MAX_PLAUSIBLE_GBPS else None
-
-
-def _tx(seen: LinkObservation | None) -> float | None:
-    if seen is None or seen.state in ("missing", "failed"):
-        return None
-    return _plausible(0.0 if seen.tx_gbps is None and seen.state == "idle" else seen.tx_gbps)
-
-
-def _utilisation(tx: float, capacity: float, params: Params) -> str:
-    if capacity > 0 and tx >= params.congestion_utilisation_ratio * capacity:
+def full(tx: float, capacity: float, limits: Limits) -> str:
+    """Words for a link that sends all it can, empty if it does not."""
+    if capacity > 0 and tx >= limits.utilisation_ratio * capacity:
         return f"it sends {tx:.3g} of {capacity:.3g} Gbps"
     return ""
 
 
-def _saturation(
-    seen: LinkObservation, base_rtt_s: float | None, readings: tuple[float, ...], params: Params
-) -> str:
-    """Words for a link that meets a ceiling below its promised capacity, empty if it does not."""
-    peak = max(readings)
-    if len(readings) < N_FLAT_READINGS or peak <= 0 or peak - min(readings) > FLAT_RATIO * peak:
-        return ""
+def strained(seen: LinkObservation, base_rtt_s: float | None, limits: Limits) -> str:
+    """Words for retransmits or an RTT above the path's limit, empty if there are none."""
     lost = seen.retransmit_ratio
-    if lost is not None and lost >= params.congestion_retransmit_ratio:
-        return f"it stands at {peak:.3g} Gbps and sends {lost:.1%} of segments again"
+    if lost is not None and limits.retransmit_ratio <= lost <= 1.0:
+        return f"sends {lost:.2%} of segments again, {limits.retransmit_ratio:.2%} is its limit"
     rtt = seen.rtt_s
-    if rtt is not None and base_rtt_s is not None:
-        inflated = max(RTT_INFLATION * base_rtt_s, base_rtt_s + RTT_NOISE_S)
-        if rtt >= inflated:
-            return f"it stands at {peak:.3g} Gbps with an RTT of {1e3 * rtt:.3g} ms"
+    limit_s = limits.rtt_s
+    if limit_s is None and base_rtt_s is not None:
+        limit_s = max(RTT_INFLATION * base_rtt_s, base_rtt_s + RTT_NOISE_S)
+    if rtt is not None and limit_s is not None and rtt >= limit_s:
+        return f"has an RTT of {1e3 * rtt:.3g} ms, {1e3 * limit_s:.3g} ms is its limit"
     return ""
 
 
-def _base_rtt(base_s: float | None, rtt_s: float | None) -> float | None:
-    if rtt_s is None or rtt_s <= 0:
+def flat_at(readings: tuple[float, ...]) -> float | None:
+    """The rate in Gbps that tx stands still at; None while it moves or was read too rarely."""
+    peak = max(readings, default=0.0)
+    if len(readings) < N_FLAT_READINGS or peak <= 0 or peak - min(readings) > FLAT_RATIO * peak:
+        return None
+    return peak
+
+
+def crept(base_s: float | None, rtt_s: float | None) -> float | None:
+    """The base RTT after one more reading: it falls at once and rises slowly."""
+    if rtt_s is None or not 0.0 < rtt_s < 3600.0:
         return base_s
     return rtt_s if base_s is None else min(rtt_s, base_s * (1.0 + 2.0 * RTT_CREEP_PER_S))
 
 
-def _plateau(memory: LinkMemory, now_s: float) -> float | None:
-    at = memory.plateau_at_s
-    return memory.plateau_gbps if at is not None and now_s - at <= PLATEAU_KEPT_S else None
+def plateau(memory: LinkMemory, now_s: float) -> float | None:
+    at_s = memory.plateau_at_s
+    return memory.plateau_gbps if at_s is not None and now_s - at_s <= PLATEAU_KEPT_S else None
 
 
-def _effective(capacity: float, memory: LinkMemory, now_s: float) -> float:
-    plateau = _plateau(memory, now_s)
-    return capacity if plateau is None else min(capacity, plateau)
-
-
-def _trouble(memory: LinkMemory, kind: Literal["congested", "down"], now_s: float) -> LinkMemory:
-    begun = memory.since_s if memory.trouble == kind else now_s
-    return dataclasses.replace(memory, trouble=kind, since_s=begun, clear_since_s=None)
-
-
-def _cleared(memory: LinkMemory, params: Params, now_s: float) -> LinkMemory:
-    since = now_s if memory.clear_since_s is None else min(memory.clear_since_s, now_s)
-    if now_s - since >= params.congestion_clear_s:
-        return dataclasses.replace(
-            memory, trouble="none", since_s=None, clear_since_s=None, cleared_at_s=now_s
-        )
-    return dataclasses.replace(memory, clear_since_s=since)
+def effective(capacity: float, memory: LinkMemory, now_s: float) -> float:
+    learnt = plateau(memory, now_s)
+    return capacity if learnt is None else min(capacity, learnt)

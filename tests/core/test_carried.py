@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from routing.core.decide import decide
+from routing.core.kvcache import KvWindow
 from routing.core.scenario import Scenario, parse_scenario
 from routing.core.types import ClusterPlan, HeldPlan, Memory, Observation, Params, Verdict
 from tests.core.cases import LINK, demo_document, link, pd, plan, seen
@@ -127,6 +128,24 @@ def test_moves_are_where_half_the_recomputation_pays_for_the_transfer() -> None:
     assert exact <= cluster(verdict).moves[LINK] <= exact * 1.1
     # Towards the faster machines recomputing is cheaper, so more must be at stake.
     assert cluster(verdict).moves[BACK] > cluster(verdict).moves[LINK]
+
+
+def test_windows_count_until_they_are_full() -> None:
+    """200 kB more a token up to 1,024: no prefix that short pays, beyond it each token does."""
+    document = demo_document()
+    document["links"][0]["gbps"] = 60.0
+    plain = parse_scenario(document)
+    windowed = dataclasses.replace(
+        plain, model=dataclasses.replace(plain.model, windows=(KvWindow(1024, 200_000.0),))
+    )
+
+    def least(described: Scenario) -> int:
+        return cluster(says(described=described)).moves[LINK]
+
+    slope_s, rate = (4.265 - 1.829) / (27_486 - 10_224) / 2, 0.3 * 60e9 / 8
+    exact = (0.005 + (182_347_366 + 1024 * 200_000) / rate) / (slope_s - 17_280 / rate)
+    assert exact <= least(windowed) <= exact * 1.1
+    assert least(plain) < least(windowed)
 
 
 def test_a_narrower_link_asks_for_longer_prefixes_and_a_trembling_one_for_no_new_plan() -> None:

@@ -16,12 +16,14 @@ _PLAN_FIELDS = (
     ("cache_mode", "Caches"),
     ("moves", "Prefixes moved"),
     ("max_remote_in_flight", "Remote in flight, a gate"),
+    ("transport", "KV transport"),
 )
 _ALSO = (
     ("band", "band"),
     ("moves", "prefixes moved"),
     ("max_remote_in_flight", "remote in flight"),
     ("remote", "remote weights"),
+    ("transport", "KV transport"),
 )
 _CACHE_WORDS = {
     "scarce": "scarce: each cluster's own",
@@ -87,14 +89,19 @@ def _field(plan: dict[str, Any], field: str) -> Any:
     if field == "band":
         band = plan.get("band")
         return None if band is None or band[0] == band[1] else tuple(band)
-    if field == "moves":
-        return plan.get("moves") or None
+    if field in ("moves", "transport"):
+        return plan.get(field) or None
     return plan.get(field)
 
 
 def _plan_value(field: str, value: Any) -> str:
     if value is None:
-        unset = {"band": "none: t decides", "moves": "none", "max_remote_in_flight": "no limit"}
+        unset = {
+            "band": "none: t decides",
+            "moves": "none",
+            "max_remote_in_flight": "no limit",
+            "transport": "no hint",
+        }
         return unset.get(field, "not set")
     match field:
         case "mode":
@@ -112,6 +119,8 @@ def _plan_value(field: str, value: Any) -> str:
             return _CACHE_WORDS[value]
         case "moves":
             return ", ".join(_move_words(link, least) for link, least in value.items())
+        case "transport":
+            return ", ".join(_hint_words(source, hint) for source, hint in value.items())
         case _:
             return f"at most {value}" if value else "none let through"
 
@@ -122,6 +131,11 @@ def _span(band: tuple[int, int]) -> str:
 
 def _move_words(link: str, least_tokens: int) -> str:
     return f"{link.replace('->', ' → ')} from {figures.tokens(least_tokens)}"
+
+
+def _hint_words(source: str, hint: dict[str, Any]) -> str:
+    pacing = figures.significant(hint["pacing_gbps"])
+    return f"{source} over {hint['connections']} connections, {pacing} Gbps"
 
 
 def headline(previous: dict[str, Any] | None, plan: dict[str, Any]) -> list[dict[str, str]]:

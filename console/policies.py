@@ -23,6 +23,7 @@ _KNOB_LABELS = {
     "congestion_retransmit_ratio": "Congested from retransmits",
     "congestion_clear_s": "Clear before lowering t",
     "stale_after_s": "Telemetry stale after",
+    "quorum_ratio": "Read at least, to judge by",
     "max_changes_per_hour": "Changes an hour at most",
     "push_min_interval_s": "Between pushes at least",
     "roles_mode": "Roles",

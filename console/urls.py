@@ -8,7 +8,7 @@ from drf_spectacular.views import SpectacularAPIView
 from console import api, health
 from console.auth import RolePermission
 from routing import api as routing_api
-from routing import rebalance_api, undo
+from routing import explain_api, link_api, rebalance_api, undo
 
 api_urlpatterns = [
     path(
@@ -20,6 +20,8 @@ api_urlpatterns = [
     path("", include(routing_api.urlpatterns)),
     path("", include(undo.urlpatterns)),
     path("", include(rebalance_api.urlpatterns)),
+    path("", include(explain_api.urlpatterns)),
+    path("", include(link_api.urlpatterns)),
 ]
 
 urlpatterns = [

@@ -8,7 +8,7 @@ from typing import Any
 
 from console import figures
 from console.context import BAD, GOOD, OFF, STALE_AFTER_S, WARN, Mark
-from console.plans import cluster_words, headline, roles
+from console.plans import headline
 from routing import delivery
 from routing.models import Decision, RouterState, Tick
 
@@ -17,6 +17,14 @@ _STAGE_WORDS = {
     "remote_prefill": "Remote prefill",
     "decode": "Decode",
     "link": "Link",
+}
+_ALTERNATIVES = {
+    "stay": "Running",
+    "best": "Best, unclamped",
+    "step": "Adopted",
+    "forbidden": "Forbidden",
+    "more_prefill": "One more for prefill",
+    "more_decode": "One more for decode",
 }
 _DELIVERY_MARKS = {
     "applied": GOOD,
@@ -27,6 +35,12 @@ _DELIVERY_MARKS = {
     "cancelled": OFF,
     "advised": OFF,
 }
+_SET_ASIDE = (
+    ("Silent, prefill", "prefill_silent"),
+    ("Silent, decode", "decode_silent"),
+    ("Warming up, prefill", "prefill_warming"),
+    ("Warming up, decode", "decode_warming"),
+)
 _STATE_MARKS = {"value": GOOD, "idle": OFF, "missing": WARN, "failed": BAD}
 
 
@@ -180,8 +194,13 @@ def _pd_rows(pd: dict[str, Any]) -> list[Row]:
     rows += [
         _measured("Waiting for prefill", pd["queue_prefill"], _requests, age),
         _measured("Waiting for decode", pd["queue_decode"], _requests, age),
+        _measured("Decode's KV memory", pd.get("decode_kv_usage_ratio"), figures.percent, age),
+        _measured("Put back by decode", pd.get("preemptions_per_s"), figures.rate, age),
         Row("Instances", f"{pd['n_prefill']} prefill, {pd['n_decode']} decode"),
     ]
+    for title, key in _SET_ASIDE:
+        if pd.get(key):
+            rows.append(Row(title, ", ".join(pd[key]), state=Mark(*WARN, "taken as full")))
     if pd["gates_silent"]:
         rows.append(
             Row("Silent gates", ", ".join(pd["gates_silent"]), state=Mark(*WARN, "last value kept"))
@@ -245,27 +264,35 @@ def stages(prediction: dict[str, Any] | None) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: -(row["utilisation_ratio"] or 0.0))
 
 
-def alternatives(verdict: dict[str, Any], running: dict[str, Any] | None) -> list[dict[str, Any]]:
-    """The plans that were compared, with what the model expects of each."""
-    candidates = (
-        ("Running", (running or {}).get("clusters"), verdict.get("current")),
-        ("Best, unclamped", verdict.get("best_plan"), verdict.get("best")),
-        ("Adopted", verdict["plan"]["clusters"], verdict.get("adopted")),
-    )
+def alternatives(verdict: dict[str, Any]) -> list[dict[str, Any]]:
+    """The plans that were weighed, what the model expects of each, and why it was not taken."""
     return [
         {
-            "name": name,
-            "plan": "; ".join(
-                f"{cluster + ' ' if len(clusters) > 1 else ''}{cluster_words(plan)}, {roles(plan)}"
-                for cluster, plan in clusters.items()
-            )
-            if clusters
-            else figures.NONE,
-            "prediction": prediction,
-            "bottleneck": stage_name(prediction["bottleneck"]),
+            "name": _ALTERNATIVES.get(row["name"], row["name"]),
+            "text": row["text"].replace("->", "→"),
+            "headroom": row["headroom"],
+            "gain": figures.signed_percent(row["gain_ratio"]),
+            "remote_gbps": row["remote_gbps"],
+            "bottleneck": stage_name(row["bottleneck"]),
+            "why_not": row["why_not"],
+            "taken": not row["why_not"],
         }
-        for name, clusters, prediction in candidates
-        if prediction
+        # A tick of an earlier release knows of none.
+        for row in verdict.get("alternatives", [])
+    ]
+
+
+def bottlenecks(verdict: dict[str, Any]) -> list[dict[str, Any]]:
+    """What limits each PD cluster: label, stage and the signs that say so."""
+    return [
+        {
+            "cluster": cluster,
+            "label": found["label"],
+            "stage": stage_name(found["stage"]),
+            "signs": found["signs"],
+            "measured": found["measured"],
+        }
+        for cluster, found in verdict.get("bottlenecks", {}).items()
     ]
 
 

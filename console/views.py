@@ -151,7 +151,7 @@ def decision(request: HttpRequest, fleet: str, decision_id: int) -> HttpResponse
         "superseded": superseded,
         "previous": _previous_decision(row) if row.version else None,
         "moved": rebalances.of_decision(row),
-        **_verdict_context(row.tick, row.previous),
+        **_verdict_context(row.tick),
     }
     return render(request, "decision.html", context)
 
@@ -169,7 +169,7 @@ def tick(request: HttpRequest, fleet: str, seq: int) -> HttpResponse:
         "fleet": found,
         "earlier": around.filter(seq__lt=seq).order_by("-seq").first(),
         "later": around.filter(seq__gt=seq).order_by("seq").first(),
-        **_verdict_context(row, row.verdict["plan"]),
+        **_verdict_context(row),
     }
     return render(request, "tick.html", context)
 
@@ -329,7 +329,7 @@ def _previous_decision(row: Decision) -> Decision | None:
     return pushed.filter(created_at__lt=row.created_at).order_by("-created_at").first()
 
 
-def _verdict_context(row: Tick | None, running: dict[str, Any] | None) -> dict[str, Any]:
+def _verdict_context(row: Tick | None) -> dict[str, Any]:
     if row is None:
         return {"tick": None}
     verdict = row.verdict
@@ -339,7 +339,8 @@ def _verdict_context(row: Tick | None, running: dict[str, Any] | None) -> dict[s
         "verdict": verdict,
         "inputs": verdicts.inputs(row.observed),
         "stages": verdicts.stages(expected),
-        "alternatives": verdicts.alternatives(verdict, running),
+        "alternatives": verdicts.alternatives(verdict),
+        "bottlenecks": verdicts.bottlenecks(verdict),
         "clamps": verdict.get("clamps", []),
         "reason_help": REASONS.get(row.reason, ""),
     }

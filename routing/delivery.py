@@ -63,7 +63,7 @@ def _cluster_document(cluster: dict[str, Any]) -> dict[str, Any]:
         "max_remote_in_flight": cluster["max_remote_in_flight"],
         "n_prefill": cluster["n_prefill"],
         "n_decode": cluster["n_decode"],
-        "transport": {},
+        "transport": cluster.get("transport", {}),
     }
 
 

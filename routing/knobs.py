@@ -69,6 +69,7 @@ RANGES: dict[str, Whole | Number | OneOf] = {
     "congestion_retransmit_ratio": Number(1e-5, 1.0),
     "congestion_clear_s": Number(0.0, _HOUR_S),
     "stale_after_s": Number(2.0, 600.0),
+    "quorum_ratio": Number(0.0, 1.0),
     "max_changes_per_hour": Whole(1, 1_800),
     "push_min_interval_s": Number(0.5, 600.0),
     "roles_mode": OneOf(("auto", "fixed")),

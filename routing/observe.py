@@ -7,7 +7,8 @@ over `WINDOW_S` and weighted by exp(-age / TAU_S):
     demand_rps = sum_i w_i * arrivals_i / sum_i w_i * elapsed_i
     counts     = sum_i w_i * requests_i,   n_effective = (sum w)^2 / sum w^2 over requests
 
-where i runs over the intervals between two readings of one gate. Estimated lengths are never used.
+where i runs over the intervals between two readings of one gate. Estimated lengths are never used;
+those of prompts with media are, once the engine counted them.
 """
 
 from __future__ import annotations
@@ -17,29 +18,23 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
-from routing.core import drift
+from routing import kv_leaks, paths
+from routing.core import drift, histograms
 from routing.core.scenario import Scenario
 from routing.core.types import (
     LengthHistogram,
-    LengthShift,
-    LinkObservation,
     Observation,
     PdObservation,
     PrefillObservation,
     SignalState,
 )
+from routing.pools import SILENT_AFTER_S, SILENT_KEPT_S, Pools
 from telemetry import counters, store
 from telemetry.store import Reading
 
 TAU_S = 300.0
 BIN_S = 10.0
 WINDOW_S = 4 * TAU_S
-SILENT_AFTER_S = 15.0
-"""A source not heard of for this long is silent."""
-SILENT_KEPT_S = 60.0
-"""A silent gate's last rate, a silent instance's place in its pool, count for this long."""
 SHARE_WINDOW_S = 60.0
 _COUNTED = ("tokenised", "usage")
 _JUDGED, _LOCAL = "judged", "local"
@@ -105,7 +100,7 @@ def observe(
     )
     links = {r.path: r for r in store.latest("link", now_s=at_s, within_s=WINDOW_S)}
     routers, instances = _known(routers, at_s), _known(instances, at_s)
-    pools = _Pools(instances, at_s)
+    pools = Pools(instances, at_s)
     pd, prefill = {}, {}
     for cluster in scenario.clusters:
         place = f"{fleet}/{cluster.name}/"
@@ -128,7 +123,8 @@ def observe(
         fleet=fleet,
         pd=pd,
         prefill=prefill,
-        links={link.id: _link(links.get(link.id), link.gbps, at_s) for link in scenario.links},
+        links=paths.observed(fleet, scenario, links, gates=routers, instances=instances, at_s=at_s),
+        kv_leaks=kv_leaks.warnings(fleet, instances, at_s=at_s),
     )
 
 
@@ -139,7 +135,7 @@ def _known(readings: dict[str, list[Reading]], at_s: float) -> dict[str, list[Re
 
 
 def _pd(
-    gates: list[_Gate], pools: _Pools, place: str, at_s: float, *, lengths_age_s: float
+    gates: list[_Gate], pools: Pools, place: str, at_s: float, *, lengths_age_s: float
 ) -> PdObservation:
     counted = [gate for gate in gates if gate.ok and gate.quiet_s <= SILENT_KEPT_S]
     rates = [rate for gate in counted if (rate := _rate(gate.intervals)) is not None]
@@ -148,7 +144,9 @@ def _pd(
         demand_rps=demand_rps,
         demand_state=_demand_state(demand_rps, gates),
         lengths=_lengths(gates, lengths_age_s),
-        shifts=_shifts(gates, lengths_age_s),
+        shifts=histograms.shifts(
+            [part for gate in gates for part in _parts(gate, lengths_age_s)], drift.SPANS_S
+        ),
         n_prefill=pools.count(place, "prefill"),
         n_decode=pools.count(place, "decode"),
         queue_prefill=pools.queue(place, "prefill"),
@@ -159,6 +157,12 @@ def _pd(
         age_s=min((gate.quiet_s for gate in counted), default=None),
         prefill_silent=pools.silent(place, "prefill"),
         decode_silent=pools.silent(place, "decode"),
+        prefill_warming=pools.warming(place, "prefill"),
+        decode_warming=pools.warming(place, "decode"),
+        decode_in_transfer=pools.in_transfer(place, "decode"),
+        decode_kv_usage_ratio=pools.kv_usage_ratio(place, "decode"),
+        preemptions_per_s=pools.preemptions_per_s(place, "decode"),
+        n_gates=len(counted),
     )
 
 
@@ -225,21 +229,21 @@ def _length_increases(
     before: Reading, after: Reading, *, restarted: bool
 ) -> Iterable[counters.HistogramIncrease]:
     was, now = before.signals.uncached_tokens or {}, after.signals.uncached_tokens or {}
-    for source in _length_keys(now):
-        current = now.get(source)
-        if current is None:
-            continue
+    for key in _length_keys(now):
+        if not restarted and any(other.count("|") != key.count("|") for other in was):
+            continue  # the agent began to read another label: these are no new requests
         # A label set that is new in a process we were already reading began at zero.
         gained = counters.histogram_increase(
-            was.get(source, current), current, restarted=restarted or source not in was
+            was.get(key, now[key]), now[key], restarted=restarted or key not in was
         )
         if gained is not None and gained.count > 0:
             yield gained
 
 
-def _length_keys(histograms: Mapping[str, object]) -> list[str]:
-    side = _JUDGED if any(key.startswith(f"{_JUDGED}|") for key in histograms) else _LOCAL
-    return [f"{side}|{source}" for source in _COUNTED]
+def _length_keys(told: Mapping[str, object]) -> list[str]:
+    """The keys, `side|source` or `side|source|modality`, of lengths that count."""
+    side = _JUDGED if any(key.startswith(f"{_JUDGED}|") for key in told) else _LOCAL
+    return [key for key in told if key.split("|")[:2] in [[side, source] for source in _COUNTED]]
 
 
 def _rate(intervals: Sequence[_Interval]) -> float | None:
@@ -266,73 +270,20 @@ def _movable_ratio(gates: list[_Gate]) -> float | None:
     return min(sum(i.weight * (i.movable_tokens or 0.0) for i in told) / prompts, 1.0)
 
 
-Piece = tuple[_Interval, counters.HistogramIncrease]
-
-
-def _pieces(gates: list[_Gate], age_s: float) -> list[Piece]:
-    """What was counted in intervals younger than `age_s`."""
-    young = [i for gate in gates for i in gate.intervals if i.age_s <= age_s]
-    return [(interval, gained) for interval in young for gained in interval.lengths]
-
-
-def _shifts(gates: list[_Gate], age_s: float) -> tuple[LengthShift, ...]:
-    """The last moments of the window against what came before them, shortest span first."""
-    ages, counts, centres = [], [], []
-    for interval, gained in _pieces(gates, age_s):
-        edges = np.asarray(gained.edges)
-        held = np.asarray(gained.counts)
-        middle = np.log(np.sqrt(edges * np.concatenate(([max(edges[0] / 2, 1.0)], edges[:-1]))))
-        centres.append(np.append(middle, np.log(edges[-1])))
-        counts.append(held)
-        ages.append(np.full(len(held), interval.age_s))
-    if not counts:
-        return ()
-    age, n, ln = np.concatenate(ages), np.concatenate(counts), np.concatenate(centres)
-    shifts = []
-    for span_s in drift.SPANS_S:
-        now, then = np.where(age <= span_s, n, 0.0), np.where(age > span_s, n, 0.0)
-        n_now, n_then = float(now.sum()), float(then.sum())
-        if n_now > 0 and n_then > 0:
-            mean_now, mean_then = float(now @ ln) / n_now, float(then @ ln) / n_then
-            squares = now @ (ln - mean_now) ** 2 + then @ (ln - mean_then) ** 2
-            sd = math.sqrt(float(squares) / (n_now + n_then))
-            shifts.append(LengthShift(span_s, n_now, mean_now, n_then, mean_then, sd))
-    return tuple(shifts)
+def _parts(gate: _Gate, age_s: float) -> list[histograms.Counted]:
+    """What a gate counted in intervals younger than `age_s`."""
+    return [
+        histograms.Counted(interval.age_s, gained.edges, gained.counts)
+        for interval in gate.intervals
+        if interval.age_s <= age_s
+        for gained in interval.lengths
+    ]
 
 
 def _lengths(gates: list[_Gate], age_s: float) -> LengthHistogram | None:
-    """Decayed lengths of every gate together, on the bucket edges most requests were counted on."""
-    pieces = _pieces(gates, age_s)
-    if not pieces:
-        return None
-    seen_on: dict[tuple[float, ...], float] = {}
-    for _, gained in pieces:
-        seen_on[gained.edges] = seen_on.get(gained.edges, 0.0) + gained.count
-    edges = max(seen_on, key=lambda e: seen_on[e])
-    counts = np.zeros(len(edges) + 1)  # (n_edges + 1,)
-    weight = weight_squared = 0.0
-    for interval, gained in pieces:
-        w = interval.weight
-        counts += w * _on_edges(gained, edges)
-        weight += w * gained.count
-        weight_squared += w * w * gained.count
-    return LengthHistogram(
-        edges=edges,
-        counts=tuple(np.round(counts, 6).tolist()),
-        n_effective=weight * weight / weight_squared,
-        n_seen=sum(_seen(gate) for gate in gates),
-        oldest_s=max(interval.age_s for interval, _ in pieces),
-    )
-
-
-def _on_edges(gained: counters.HistogramIncrease, edges: tuple[float, ...]) -> np.ndarray:
-    """`gained` counted on other buckets: each of its own goes where its upper edge falls."""
-    if gained.edges == edges:
-        return np.asarray(gained.counts)
-    counts = np.zeros(len(edges) + 1)
-    where = np.searchsorted(edges, gained.edges)
-    np.add.at(counts, [*where, len(edges)], gained.counts)
-    return counts
+    """Decayed lengths of every gate together."""
+    counted = histograms.merge(histograms.tally(_parts(gate, age_s), tau_s=TAU_S) for gate in gates)
+    return counted.read(n_seen=sum(_seen(gate) for gate in gates))
 
 
 def _seen(gate: _Gate) -> float:
@@ -341,77 +292,6 @@ def _seen(gate: _Gate) -> float:
     if not gate.ok:
         return 0.0
     newest = gate.ok[-1].signals.uncached_tokens or {}
-    alive = sum(newest[key].count for key in _length_keys(newest) if key in newest)
+    alive = sum(newest[key].count for key in _length_keys(newest))
     window = sum(gained.count for i in gate.intervals for gained in i.lengths)
     return max(alive, window)
-
-
-def _link(reading: Reading | None, configured_gbps: float, at_s: float) -> LinkObservation:
-    if reading is None:
-        return LinkObservation(capacity_gbps=configured_gbps, tx_gbps=None, state="missing")
-    signals = reading.signals
-    state: SignalState = "value"
-    if reading.state == "failed":
-        state = "failed"
-    elif signals.tx_gbps is None:
-        state = "missing"
-    elif signals.tx_gbps == 0.0:
-        state = "idle"
-    return LinkObservation(
-        capacity_gbps=(configured_gbps if signals.capacity_gbps is None else signals.capacity_gbps),
-        tx_gbps=signals.tx_gbps,
-        state=state,
-        retransmit_ratio=signals.retransmit_ratio,
-        rtt_s=signals.rtt_s,
-        age_s=max(at_s - reading.received_s, 0.0),
-    )
-
-
-class _Pools:
-    """Instances by place and role, from readings of the last `SILENT_KEPT_S`.
-
-    A scrape that fails for a moment says "busy" more often than "gone" (R-01), so an instance
-    keeps its place until it was not read for a minute.
-    """
-
-    def __init__(self, readings: dict[str, list[Reading]], at_s: float) -> None:
-        self.at_s = at_s
-        self.newest = {
-            path: ok[-1]
-            for path, found in readings.items()
-            if (ok := [r for r in found if r.state == "ok"])
-        }
-
-    def _of(self, place: str, role: str | None = None) -> list[Reading]:
-        return [
-            reading
-            for path, reading in self.newest.items()
-            if path.startswith(place) and (role is None or reading.role in (role, "both"))
-        ]
-
-    def count(self, place: str, role: str) -> int:
-        return len(self._of(place, role))
-
-    def silent(self, place: str, role: str) -> tuple[str, ...]:
-        """Those of the pool that were not read lately: busy or gone, nobody knows."""
-        return tuple(
-            sorted(
-                reading.path
-                for reading in self._of(place, role)
-                if self.at_s - reading.received_s > SILENT_AFTER_S
-            )
-        )
-
-    def queue(self, place: str, role: str) -> float | None:
-        """Waiting requests of the pool; None when no instance of it measured them lately."""
-        waiting = [
-            reading.signals.requests_waiting
-            for reading in self._of(place, role)
-            if self.at_s - reading.received_s <= SILENT_AFTER_S
-            and reading.signals.requests_waiting is not None
-        ]
-        return sum(waiting) if waiting else None
-
-    def age_s(self, place: str) -> float | None:
-        ages = [max(self.at_s - reading.received_s, 0.0) for reading in self._of(place)]
-        return min(ages, default=None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from routing import fleets
+from routing.core.types import LinkMemory
 from routing.models import Fleet
 from telemetry import store, wire
 from telemetry.store import Reading
@@ -34,10 +35,12 @@ def instances(
 def links(fleet: Fleet, *, now_s: float) -> list[dict[str, Any]]:
     """The scenario's links in its order; one that was never read says `missing`."""
     found = {reading.path: reading for reading in store.latest("link", now_s=now_s)}
+    judged = fleets.memory_after(fleets.newest_tick(fleet)).links
     rows = []
     for link in fleets.scenario_of(fleet).links:
         reading = found.get(link.id)
         row = {"configured_gbps": link.gbps, "measured_layer": None}
+        row |= _judged(judged.get(link.id, LinkMemory()))
         if reading is None:
             row |= {
                 "id": link.id,
@@ -52,6 +55,16 @@ def links(fleet: Fleet, *, now_s: float) -> list[dict[str, Any]]:
             row |= _values(reading, None, now_s) | {"measured_layer": reading.measured_layer}
         rows.append(row)
     return rows
+
+
+def _judged(memory: LinkMemory) -> dict[str, Any]:
+    """What the newest tick found of a link; `unknown` before the first."""
+    return {
+        "label": memory.label,
+        "signs": memory.signs,
+        "events": list(memory.events),
+        "breaker": memory.breaker,
+    }
 
 
 def _earlier(kind: str, prefix: str, now_s: float) -> dict[str, Reading]:

@@ -15,7 +15,8 @@ from typing import Any
 
 from django.db import transaction
 
-from routing import announce, commands, delivery, fleets, rebalance
+from routing import announce, commands, delivery, fleets, link_breakers, rebalance
+from routing.core import transport
 from routing.core.decide import decide
 from routing.core.scenario import Scenario
 from routing.core.types import (
@@ -58,7 +59,7 @@ def run_tick(fleet_name: str, *, now: datetime.datetime, tick_s: float) -> Tick 
             at_s=now.timestamp(),
             lengths_since_s=memory.lengths_since_s,
         )
-        observation = _with_role_changes(seen, fleet)
+        observation = link_breakers.with_resets(_with_role_changes(seen, fleet), fleet)
         running = fleets.newest_adopted(fleet)
         verdict = _verdict(fleet, policy, scenario, observation, running, memory, now)
         tick = Tick.objects.create(
@@ -156,6 +157,7 @@ def _first_plan(
                 clusters[cluster.name],
                 mode="always_local" if threshold is None else "threshold",
                 threshold_tokens=threshold,
+                transport=transport.described(scenario, cluster.name),
             )
     plan = dataclasses.replace(base, version=1, clusters=clusters)
     return "Initial", "The first plan is the one the fleet's scenario starts with.", plan

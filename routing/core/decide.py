@@ -10,11 +10,13 @@ from routing.core import words
 from routing.core.carried import with_carried
 from routing.core.forced import forced
 from routing.core.lengths import usable
-from routing.core.roles import settled, step
+from routing.core.role_facts import settled
+from routing.core.roles import step
 from routing.core.scenario import Scenario
 from routing.core.situation import Situation, survey
 from routing.core.tuning import tuned
 from routing.core.types import Memory, Observation, Params, Plan, Verdict
+from routing.core.weighed import explained
 
 
 def decide(
@@ -25,16 +27,17 @@ def decide(
     Rules in order of precedence; the first that speaks decides. A person's word comes before the
     state of links, that before missing inputs, and tuning comes last: roles (the long timescale),
     then t (the short one). Deterministic; never raises for data. The verdict's `memory` goes into
-    the next pass.
+    the next pass, the alternatives say what else was weighed.
     """
     # Absurd but finite inputs may overflow inside the model: nothing comes of it but a hold.
     with np.errstate(all="ignore"):
         situation = survey(observation, plan, memory, params, scenario)
-        return with_carried(situation, _ruled(situation))
+        return explained(situation, with_carried(situation, _ruled(situation)))
 
 
 def _ruled(s: Situation) -> Verdict:
-    for rule in (_paused, forced, settled, _nothing_to_choose, _blind, _no_traffic, _warming_up):
+    rules = (_paused, forced, settled, _nothing_to_choose, _blind, _below_quorum, _no_traffic)
+    for rule in (*rules, _warming_up):
         verdict = rule(s)
         if verdict is not None:
             return verdict
@@ -85,6 +88,17 @@ def _blind(s: Situation) -> Verdict | None:
     if not gaps:
         return None
     return s.hold("StaleTelemetry", f"No fresh reading of {', '.join(gaps)}: the plan stays.")
+
+
+def _below_quorum(s: Situation) -> Verdict | None:
+    """So few gates heard that their demand is mostly what they last said."""
+    for name in s.busy:
+        seen = s.observation.pd[name]
+        n_gates = seen.n_gates
+        n_heard = None if n_gates is None else n_gates - len(seen.gates_silent)
+        if n_heard is not None and n_heard < s.params.quorum_ratio * (n_gates or 0):
+            return s.hold("BelowQuorum", words.few_gates(name, n_heard, n_gates or 0))
+    return None
 
 
 def _no_traffic(s: Situation) -> Verdict | None:

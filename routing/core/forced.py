@@ -5,9 +5,12 @@ from __future__ import annotations
 import dataclasses
 
 from routing.core import fleetmodel, words
-from routing.core.situation import Situation
+from routing.core.situation import Situation, Urgency
 from routing.core.steps import changed_to, into_bounds, t_of
 from routing.core.types import Clamp, ClusterPlan, Verdict
+
+URGENT = {"LinkDown", "OutOfBounds"}
+"""May use the changes of the hour that are kept back."""
 
 
 def forced(s: Situation) -> Verdict | None:
@@ -32,9 +35,9 @@ def forced(s: Situation) -> Verdict | None:
         return None
     reason = said[0][0]
     message = " ".join(sentence for _, sentence in said)
-    wait = s.too_soon()
-    # A person may always act, only not faster than gates take plans.
-    if wait is not None and not (reason == "Held" and "hour" in wait[0]):
+    reasons = {found for found, _ in said}
+    by: Urgency = "person" if "Held" in reasons else "urgent" if reasons & URGENT else "loop"
+    if (wait := s.too_soon(by)) is not None:
         return s.hold("RateLimited", f"{message} Waiting: {wait[0]}.", next_at_s=wait[1])
     return s.adopt(changed, reason, message, clamps=tuple(clamps), before_down=before_down)
 
@@ -65,7 +68,7 @@ def _links_changed(
         return None
     if not up:
         plan = changed_to(running, "always_local", None)
-        return plan, "LinkDown", words.link_down(name, [link.id for link in down], plan)
+        return plan, "LinkDown", words.link_down(name, [s.links[link.id] for link in down], plan)
     names = {link.source for link in up}
     used = {source for source, weight in running.remote.items() if weight > 0}
     weights = fleetmodel.weights(s.scenario, up)
@@ -77,10 +80,11 @@ def _links_changed(
         return plan, "LinkBack", words.link_back(name, [link.id for link in up], plan)
     if used - names:
         plan = dataclasses.replace(running, remote=weights)
-        return plan, "LinkDown", words.link_down(name, [link.id for link in down], plan)
-    if used and names - used:
+        return plan, "LinkDown", words.link_down(name, [s.links[link.id] for link in down], plan)
+    # A remote with a share of 0 is one that is not needed; one that is back has none yet.
+    if used and names - running.remote.keys():
         plan = dataclasses.replace(running, remote=weights)
-        back = [link.id for link in up if link.source not in used]
+        back = [link.id for link in up if link.source not in running.remote]
         return plan, "LinkBack", words.link_back(name, back, plan)
     return None
 

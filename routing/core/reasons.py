@@ -6,6 +6,7 @@ from __future__ import annotations
 REASONS: dict[str, str] = {
     # adopted
     "PrefillImbalance": "Local and remote prefill were not equally busy; t moves to balance them.",
+    "ShareImbalance": "PrfaaS clusters were not equally busy; remote requests are shared out anew.",
     "LinkLimit": "A link is the tightest stage at the present mix; t moves to suit its capacity.",
     "Congestion": "A link is congested: t rises at once and comes down only once it is clear.",
     "CongestionCleared": "Congestion has been over for the clear time; t comes down again.",
@@ -19,6 +20,7 @@ REASONS: dict[str, str] = {
     "CacheAbundant": "The link has room: prefixes move to where they are needed if that pays.",
     "CacheScarce": "The link has no room for moved prefixes: caches are judged separately.",
     "PolicyChanged": "The policy's band, remote limit or cache mode changed.",
+    "TransportChanged": "A path suits other connections or pacing for its KV than the plan says.",
     "LeastRemote": "Headroom is above its target; t moves to send the least traffic remote.",
     # adopted by a person, or waiting for one
     "Held": "A person pinned the plan; owner and expiry are in the message.",
@@ -32,6 +34,8 @@ REASONS: dict[str, str] = {
     "GainPending": "A better threshold shows and has to last for the hold time first.",
     "RolesGainPending": "Better roles show and have to last for the hold time first.",
     "RolesDwell": "Roles were moved too recently, or the last attempt failed.",
+    "BottleneckForbids": "What limits a cluster forbids what the model alone would change.",
+    "BelowQuorum": "Too few instances or gates were read lately to judge by; nothing is changed.",
     "Dwell": "The last change is too recent for the next.",
     "RateLimited": "The limit on changes an hour, or on pushes, is reached.",
     "WarmingUp": "Fewer requests were counted than the first change needs.",

@@ -8,7 +8,9 @@ at the present roles:
 reach `roles_min_gain_ratio`, be clear of sampling noise, last `roles_gain_hold_s`, come
 `roles_dwell_s` after the last one ended (doubled for each in a row that did not succeed), and moves
 max(1, `roles_max_step_ratio` of the instances) at most. What a step is judged by is the state after
-it. An instance that is silent counts as full: it gives its role no capacity that could be taken.
+it. An instance that is silent, or too young to be evidence, counts as full: it gives its role no
+capacity that could be taken. Where fewer than `quorum_ratio` of the instances are read nothing
+moves, nor where the bottleneck forbids it (`bottleneck.forbids`); the verdict says what was barred.
 
 Roles are asked for by the plan and moved by a rebalance; while one runs no other is asked for. Its
 outcome comes back in the observation, and the plan then follows what the engines say.
@@ -21,35 +23,43 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import numpy as np
-
 from routing.core import fleetmodel, hysteresis, words
-from routing.core.optimize import Freedom, Optimum, optimise
-from routing.core.role_memory import ASTRAY_S, moving, observed
-from routing.core.scenario import Cluster
+from routing.core.bottleneck import Roles
+from routing.core.optimize import Optimum
+from routing.core.role_limits import Barred, after_step
+from routing.core.role_memory import moving, observed
+from routing.core.role_model import (
+    as_roles,
+    best_roles,
+    best_t,
+    dwell_s,
+    free_at_s,
+    gain_of,
+    roles_of,
+    sure,
+    with_roles,
+)
 from routing.core.situation import Situation
 from routing.core.steps import changed_to, into_bounds, t_of
-from routing.core.threshold import headroom_draws
 from routing.core.throughput import FleetModel, Setting, predict
-from routing.core.types import Clamp, ClusterPlan, PdObservation, Verdict
-from routing.core.uncertainty import LEAST_LOG_GAIN, RISE_SD
+from routing.core.types import Alternative, Clamp, ClusterPlan, Verdict
 
-MOST_PATIENCE = 8
 BEARABLE_HEADROOM = 1.05
 """What present roles have to keep for a t that is meant for the next ones."""
-_TIE = 1e-6
-
-Roles = tuple[int, int]
-"""(n_prefill, n_decode)."""
 
 
 @dataclass(frozen=True)
 class RoleStep:
-    """What the long timescale says in one pass: a verdict, or what it waits for, or nothing."""
+    """What the long timescale says in one pass: a verdict, or what it waits for, or nothing.
+
+    `barred` are limits on moves that were not made, `weighed` the roles that were looked at.
+    """
 
     verdict: Verdict | None = None
     since_s: float | None = None
     waiting: tuple[str, str, float] | None = None
+    barred: tuple[Clamp, ...] = ()
+    weighed: tuple[Alternative, ...] = ()
 
     def joined(self, verdict: Verdict) -> Verdict:
         """The short timescale's verdict, knowing of this one.
@@ -57,7 +67,12 @@ class RoleStep:
         A t that merely stays says less than roles that are about to move.
         """
         memory = dataclasses.replace(verdict.memory, roles_gain_since_s=self.since_s)
-        verdict = dataclasses.replace(verdict, memory=memory)
+        verdict = dataclasses.replace(
+            verdict,
+            memory=memory,
+            clamps=(*verdict.clamps, *self.barred),
+            alternatives=(*verdict.alternatives, *self.weighed),
+        )
         if self.waiting is None or verdict.action == "adopt" or verdict.reason not in _QUIET:
             return verdict
         reason, message, at_s = self.waiting
@@ -67,116 +82,43 @@ class RoleStep:
 _QUIET = ("Optimal", "WithinNoise", "NoRemote")
 
 
-def settled(s: Situation) -> Verdict | None:
-    """Changes of roles that need no gain: floors, a rebalance nobody needs any more, facts."""
-    changed: dict[str, ClusterPlan] = {}
-    said: list[tuple[str, str]] = []
-    for name, running in s.clusters.items():
-        for rule in (_floor, _unneeded, _astray):
-            found = rule(s, name, running)
-            if found is not None:
-                roles, reason, text = found
-                changed[name] = _with(running, roles)
-                said.append((reason, text))
-                break
-    if not changed:
-        return None
-    message = " ".join(text for _, text in said)
-    if (wait := s.too_soon()) is not None:
-        return s.hold("RateLimited", f"{message} Waiting: {wait[0]}.", next_at_s=wait[1])
-    verdict = s.adopt(changed, said[0][0], message)
-    if all(reason != "FloorRestored" for reason, _ in said):
-        return verdict
-    memory = dataclasses.replace(verdict.memory, roles_changed_at_s=s.now_s)
-    return dataclasses.replace(verdict, memory=memory)
-
-
-Found = tuple[Roles, str, str]
-
-
-def _floor(s: Situation, name: str, running: ClusterPlan) -> Found | None:
-    """Below its least number a role is refilled, whatever else is known or unknown."""
-    if name not in s.movable or moving(s.observation.pd[name]):
-        return None
-    if s.now_s < _free_at_s(s, name):
-        return None  # the last attempt failed or was cancelled: not again at once
-    cluster, present = s.cluster(name), _present(s.observation.pd[name], s.cluster(name), running)
-    total = sum(present)
-    if total < cluster.min_prefill + cluster.min_decode:
-        return None
-    n_decode = min(max(present[1], cluster.min_decode), total - cluster.min_prefill)
-    roles = (total - n_decode, n_decode)
-    if roles in (present, (running.n_prefill, running.n_decode)):
-        return None
-    return roles, "FloorRestored", words.floor(name, present, roles, cluster)
-
-
-def _unneeded(s: Situation, name: str, running: ClusterPlan) -> Found | None:
-    """A rebalance under way that would no longer be begun: demand is gone, or the mix moved."""
-    seen = s.observation.pd[name]
-    change = seen.role_change
-    if change is None or change.state != "running" or not observed(seen):
-        return None
-    if (change.n_prefill, change.n_decode) != (running.n_prefill, running.n_decode):
-        return None  # already told to stop
-    present = (seen.n_prefill, seen.n_decode)
-    if s.demand_rps(name) == 0.0:
-        return present, "RolesCancelled", words.roles_unneeded(name, running, "no request arrives")
-    if s.model is None or name not in s.busy or _stale(s, name):
-        return None
-    before = _best_t(s, s.model, {name: present})
-    after = _best_t(s, s.model, {name: (running.n_prefill, running.n_decode)})
-    gain = _gain(s, before, after)
-    unwanted_below = _TIE if _target(s) is not None else -s.params.roles_min_gain_ratio / 2
-    if present == (running.n_prefill, running.n_decode) or gain >= unwanted_below:
-        return None
-    why = f"the new roles would carry {after.prediction.lambda_max_rps:.2f} requests/s, the "
-    why += f"present ones carry {before.prediction.lambda_max_rps:.2f}"
-    return present, "RolesCancelled", words.roles_unneeded(name, running, why)
-
-
-def _astray(s: Situation, name: str, running: ClusterPlan) -> Found | None:
-    """Engines that run other roles than the plan, with nobody moving them: the plan follows.
-
-    Advice follows nobody: the model takes what engines run in any case.
-    """
-    if s.params.mode == "advisory":
-        return None
-    since_s = s.memory.roles_astray_since_s.get(name)
-    if since_s is None or s.now_s - min(since_s, s.now_s) < ASTRAY_S:
-        return None
-    seen = s.observation.pd[name]
-    present = (seen.n_prefill, seen.n_decode)
-    return present, "RolesFollowed", words.roles_followed(name, running, present, seen.role_change)
-
-
 def step(s: Situation) -> RoleStep:
     """Towards the best roles, as far and as soon as the dampers allow."""
     model = s.model
     if model is None or s.current is None or not s.movable:
         return RoleStep()
-    present = {n: _roles(s, n) for n in s.busy}
+    present = {n: roles_of(s, n) for n in s.busy}
     free = [n for n in s.movable if n in s.busy and _free(s, n)]
     if not free or any(moving(s.observation.pd[n]) for n in s.clusters):
         return RoleStep()
-    base = _best_t(s, model, present)
-    best = _best_roles(s, model, present, free)
-    gain = _gain(s, base, best)
+    base = best_t(s, model, present)
+    best = best_roles(s, model, present, free)
+    gain = gain_of(s, base, best)
     if gain < s.params.roles_min_gain_ratio:
         return RoleStep()
-    wanted = {n: _of(best.settings[n]) for n in free if _of(best.settings[n]) != present[n]}
+    wanted = {
+        n: as_roles(best.settings[n]) for n in free if as_roles(best.settings[n]) != present[n]
+    }
     stepped, clamps = _stepped(s, present, wanted)
-    after = _best_t(s, model, {**present, **_without_silent(s, present, stepped)})
-    if not _sure(s, model, base, after):
+    if not sure(s, model, base, after_step(s, model, present, stepped)):
         return RoleStep()
     since_s = s.memory.roles_gain_since_s
     since_s = s.now_s if since_s is None else since_s
-    waits = _waits(s, since_s, stepped)
+    barred = Barred.among(s, model, base, present, stepped)
+    allowed = {n: roles for n, roles in stepped.items() if n not in barred.bars}
+    # Without the barred moves the others have to be worth it by themselves.
+    if allowed != stepped and not sure(s, model, base, after_step(s, model, present, allowed)):
+        reason, why = next(iter(barred.bars.values()))
+        text = words.roles_pending(present, stepped, gain, why)
+        waiting = (reason, text, s.now_s + s.params.roles_gain_hold_s)
+        return RoleStep(None, since_s, waiting, barred.clamps, barred.weighed)
+    waits = _waits(s, since_s, allowed)
     if waits:
         reason, why, at_s = max(waits, key=lambda wait: wait[2])
-        text = words.roles_pending(present, stepped, gain, why)
-        return RoleStep(since_s=since_s, waiting=(reason, text, at_s))
-    return RoleStep(verdict=_adopted(s, base, best, present, stepped, clamps))
+        text = words.roles_pending(present, allowed, gain, why)
+        return RoleStep(None, since_s, (reason, text, at_s), barred.clamps, barred.weighed)
+    verdict = _adopted(s, base, best, present, allowed, (*clamps, *barred.clamps))
+    return RoleStep(verdict=dataclasses.replace(verdict, alternatives=barred.weighed))
 
 
 def _adopted(
@@ -188,11 +130,16 @@ def _adopted(
     clamps: tuple[Clamp, ...],
 ) -> Verdict:
     assert s.model is not None, "asked for only with a model"
-    after = _best_t(s, s.model, {**present, **stepped})
+    after = best_t(s, s.model, {**present, **stepped})
     limits = list(clamps)
     changed = {
         name: _t_along(
-            s, s.model, _with(s.clusters[name], roles), name, after.settings[name].threshold, limits
+            s,
+            s.model,
+            with_roles(s.clusters[name], roles),
+            name,
+            after.settings[name].threshold,
+            limits,
         )
         for name, roles in stepped.items()
     }
@@ -246,16 +193,11 @@ def _t_along(
 
 
 def _best_plan(s: Situation, name: str, setting: Setting) -> ClusterPlan:
-    plan = _with(s.clusters[name], _of(setting))
+    plan = with_roles(s.clusters[name], as_roles(setting))
     if name not in s.tunable:
         return plan
     threshold = round(setting.threshold)
     return dataclasses.replace(plan, mode="threshold", threshold_tokens=threshold, band=None)
-
-
-def patience(failed: int) -> int:
-    """How many times the dwell a further attempt waits after `failed` in a row."""
-    return int(min(2**failed, MOST_PATIENCE))
 
 
 def _waits(
@@ -267,23 +209,11 @@ def _waits(
         ("RolesGainPending", f"a gain has to last {params.roles_gain_hold_s:g} s", held_s),
     ]
     for name in stepped:
-        why = f"roles of {name} move at most every {_dwell_s(s, name):g} s"
-        waits.append(("RolesDwell", why, _free_at_s(s, name)))
+        why = f"roles of {name} move at most every {dwell_s(s, name):g} s"
+        waits.append(("RolesDwell", why, free_at_s(s, name)))
     if (soon := s.too_soon()) is not None:
         waits.append(("RateLimited", soon[0], soon[1]))
     return [wait for wait in waits if wait[2] > now_s]
-
-
-def _dwell_s(s: Situation, name: str) -> float:
-    return s.params.roles_dwell_s * patience(s.memory.roles_failed.get(name, 0))
-
-
-def _free_at_s(s: Situation, name: str) -> float:
-    """When the cluster's roles may be asked for again."""
-    change = s.observation.pd[name].role_change
-    times = (s.memory.roles_changed_at_s, change.ended_at_s if change else None)
-    last_s = max((at for at in times if at is not None), default=None)
-    return hysteresis.wait_until(last_s, _dwell_s(s, name), s.now_s)
 
 
 def _stepped(
@@ -302,104 +232,9 @@ def _stepped(
     return stepped, tuple(clamps)
 
 
-def _best_roles(
-    s: Situation, model: FleetModel, present: Mapping[str, Roles], free: list[str]
-) -> Optimum:
-    """The best roles; among equals the fewest moves."""
-    freedom = {n: _fixed(s, n, roles) for n, roles in present.items()}
-    for name in free:
-        fixed, cluster = freedom[name], s.cluster(name)
-        total = sum(present[name])
-        freedom[name] = Freedom(
-            fixed.t_low, fixed.t_high, total, cluster.min_decode, total - cluster.min_prefill
-        )
-    best = optimise(model, freedom, headroom_target=_target(s))
-    for name in free:
-        if _of(best.settings[name]) == present[name]:
-            continue
-        stays = {**freedom, name: _fixed(s, name, present[name])}
-        other = optimise(model, stays, headroom_target=_target(s))
-        if (other.prediction.headroom or 0.0) >= (best.prediction.headroom or 0.0) * (1 - _TIE):
-            freedom, best = stays, other
-    return best
-
-
-def _best_t(s: Situation, model: FleetModel, roles: Mapping[str, Roles]) -> Optimum:
-    """The best thresholds at these roles, at the observed ones where none are given."""
-    freedom = {n: _fixed(s, n, roles.get(n, _roles(s, n))) for n in s.busy}
-    return optimise(model, freedom, headroom_target=_target(s))
-
-
-def _fixed(s: Situation, name: str, roles: Roles) -> Freedom:
-    if name in s.tunable:
-        low, high = float(s.params.t_min_tokens), float(s.params.t_max_tokens)
-    else:
-        low = high = s.settings(s.clusters)[name].threshold
-    return Freedom.of_threshold(low, high, n_prefill=roles[0], n_decode=roles[1])
-
-
-def _target(s: Situation) -> float | None:
-    return s.params.headroom_target if s.params.objective == "min_remote" else None
-
-
-def _gain(s: Situation, before: Optimum, after: Optimum) -> float:
-    """after / before - 1 in headroom; beyond a target there is nothing to gain."""
-    now, then = before.prediction.headroom or 0.0, after.prediction.headroom or 0.0
-    target = _target(s)
-    if target is not None:
-        now, then = min(now, target), min(then, target)
-    return min(then / max(now, _TIE), 1.0 / _TIE) - 1.0
-
-
-def _sure(s: Situation, model: FleetModel, base: Optimum, after: Optimum) -> bool:
-    logs = np.log(headroom_draws(model, s.outlooks, after.settings)) - np.log(
-        headroom_draws(model, s.outlooks, base.settings)
-    )  # (n_draws,)
-    return float(logs.mean()) >= max(LEAST_LOG_GAIN, RISE_SD * float(logs.std()))
-
-
-def _without_silent(
-    s: Situation, present: Mapping[str, Roles], stepped: Mapping[str, Roles]
-) -> dict[str, Roles]:
-    """`stepped` as it would be if the silent instances of a shrinking role carry nothing more."""
-    found = {}
-    for name, (n_prefill, n_decode) in stepped.items():
-        seen = s.observation.pd[name]
-        if n_decode < present[name][1]:
-            n_decode = max(n_decode - len(seen.decode_silent), 1)
-        else:
-            n_prefill = max(n_prefill - len(seen.prefill_silent), 1)
-        found[name] = (n_prefill, n_decode)
-    return found
-
-
 def _free(s: Situation, name: str) -> bool:
-    """Whether the cluster's roles are known and there is more than one way to set them."""
+    """Whether the cluster's roles are known, within its budget, and can be set in several ways."""
     seen, cluster = s.observation.pd[name], s.cluster(name)
     total = seen.n_prefill + seen.n_decode
-    return observed(seen) and total >= cluster.min_prefill + cluster.min_decode
-
-
-def _roles(s: Situation, name: str) -> Roles:
-    setting = s.settings(s.clusters)[name]
-    return _of(setting)
-
-
-def _of(setting: Setting) -> Roles:
-    return round(setting.n_prefill), round(setting.n_decode)
-
-
-def _present(seen: PdObservation, cluster: Cluster, running: ClusterPlan) -> Roles:
-    """What the engines say where all of them do, else what the plan says."""
-    if seen.n_prefill + seen.n_decode == cluster.instances:
-        return seen.n_prefill, seen.n_decode
-    return running.n_prefill, running.n_decode
-
-
-def _stale(s: Situation, name: str) -> bool:
-    age_s = s.observation.pd[name].age_s
-    return age_s is not None and age_s > s.params.stale_after_s
-
-
-def _with(plan: ClusterPlan, roles: Roles) -> ClusterPlan:
-    return dataclasses.replace(plan, n_prefill=roles[0], n_decode=roles[1])
+    least = cluster.min_prefill + cluster.min_decode
+    return observed(seen) and least <= total <= cluster.instances

@@ -6,13 +6,27 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Literal
 
-from routing.core import congestion, drift, fleetmodel, hysteresis, role_memory
-from routing.core.congestion import LinkView
+from routing.core import (
+    bottleneck,
+    drift,
+    effect,
+    fleetmodel,
+    hysteresis,
+    link_state,
+    role_memory,
+    set_back,
+)
+from routing.core.bottleneck import Roles
+from routing.core.draws import FleetDraws
 from routing.core.lengths import usable
+from routing.core.link_state import NEW_LINK, LinkView
 from routing.core.scenario import Cluster, Link, Scenario
+from routing.core.steps import kept_for_failures
 from routing.core.throughput import FleetModel, Setting, predict
 from routing.core.types import (
+    Bottleneck,
     Clamp,
     ClusterPlan,
     HeldPlan,
@@ -28,6 +42,8 @@ from routing.core.uncertainty import Outlook, outlook, smooth, together
 
 FORMULA = "exact-3"
 """Method `exact` with thresholds chosen under sampling noise; stored with every verdict."""
+Urgency = Literal["loop", "urgent", "person"]
+"""Who asks for a change: the loop, a failure or a bound, a person."""
 LEAST_RPS, MAX_PLAUSIBLE_RPS = 1e-6, 1e6
 """Less than a request in ten days is none; more than this is a counter gone wrong."""
 
@@ -72,6 +88,9 @@ class Situation:
     def links_into(self, cluster: str) -> list[Link]:
         """Every link that could bring KV to the cluster, down or not."""
         return fleetmodel.links_into(self.scenario, cluster, self.links.keys())
+
+    def views_into(self, cluster: str) -> list[LinkView]:
+        return [self.links[link.id] for link in self.links_into(cluster)]
 
     def links_up(self, cluster: str) -> list[Link]:
         return [link for link in self.links_into(cluster) if not self.links[link.id].down]
@@ -130,15 +149,36 @@ class Situation:
             self.scenario,
             self.observation,
             lengths={name: self.outlooks[name].lengths for name in self.busy},
-            capacity_gbps={i: v.capacity_gbps for i, v in self.links.items() if not v.down},
+            capacity_gbps={
+                link: view.planned_gbps
+                for link, view in self.links.items()
+                if not view.down and not self._left_out(view)
+            },
         )
+
+    @cached_property
+    def draws(self) -> FleetDraws:
+        """What is not known of lengths, as it bears on the model's headroom."""
+        assert self.model is not None, "asked for only with a model"
+        return FleetDraws(self.model, self.outlooks)
+
+    def _left_out(self, view: LinkView) -> bool:
+        """A link that is only probed while its cluster has others: no plan counts on it."""
+        target = view.id.partition("->")[2]
+        return view.probing and any(not self.links[x.id].probing for x in self.links_up(target))
 
     def settings(self, clusters: Mapping[str, ClusterPlan]) -> dict[str, Setting]:
         """Plans as the model sees them."""
+        sites = {} if self.model is None else {site.name: site for site in self.model.sites}
         return {
-            name: fleetmodel.setting(clusters[name], self.observation.pd[name])
+            name: fleetmodel.setting(clusters[name], self.observation.pd[name], sites.get(name))
             for name in self.busy
         }
+
+    @cached_property
+    def running(self) -> dict[str, Setting]:
+        """What the busy clusters run."""
+        return self.settings(self.clusters)
 
     def predict(self, clusters: Mapping[str, ClusterPlan]) -> Prediction | None:
         return None if self.model is None else predict(self.model, self.settings(clusters))
@@ -148,11 +188,61 @@ class Situation:
         return self.predict(self.clusters)
 
     @cached_property
+    def bottlenecks(self) -> dict[str, Bottleneck]:
+        """What limits each cluster, counting the links it sends over."""
+        found = {}
+        for name, running in self.clusters.items():
+            views = () if running.mode == "always_local" else self.views_into(name)
+            seen = self.observation.pd[name]
+            found[name] = bottleneck.of_cluster(
+                name, seen, views, self.current, self.observation.prefill
+            )
+        return found
+
+    def forbids_roles(self, name: str, before: Roles, after: Roles, at_best_t: Prediction) -> str:
+        """Why the bottleneck forbids this move, empty if it does not.
+
+        Signs count as they are; where there are none, the model's tightest stage at the best t of
+        the present roles: what t can cure needs no roles.
+        """
+        found = self.bottlenecks[name]
+        if not found.measured:
+            found = bottleneck.by_model(name, self.views_into(name), at_best_t)
+        margin = self.params.roles_min_gain_ratio
+        return bottleneck.forbids(
+            found, name, before, after, predicted=at_best_t, margin_ratio=margin
+        )
+
+    @cached_property
+    def tightest_cluster(self) -> str | None:
+        """The PD cluster whose own stages the model finds tightest."""
+        used = {
+            stage.name.partition(":")[2]: stage.utilisation_ratio or 0.0
+            for stage in sorted(
+                () if self.current is None else self.current.stages,
+                key=lambda stage: stage.utilisation_ratio or 0.0,
+            )
+        }
+        return max((n for n in self.busy if n in used), key=lambda n: used[n], default=None)
+
+    @cached_property
+    def awaited(self) -> tuple[Memory, tuple[str, ...]]:
+        """The memory without effects that have shown, and words for those overdue."""
+        return effect.overdue(
+            self.memory, self.clusters, self.observation.pd, self.outlooks, self.now_s
+        )
+
+    @cached_property
     def warnings(self) -> tuple[str, ...]:
-        said = list(fleetmodel.assumptions(self.scenario, self.observation))
+        assumed = fleetmodel.assumptions(self.scenario, self.observation)
+        said = [*assumed, *self.observation.kv_leaks]
         if self.current is not None and (self.current.headroom or 0.0) < 1.0:
             said.append("demand is above what the running plan carries")
-        return tuple(said)
+        for name in self.memory.roles_astray_since_s:
+            if name in self.clusters:
+                seen = self.observation.pd[name]
+                said.append(role_memory.astray_words(name, seen, self.clusters[name]))
+        return (*said, *self.awaited[1])
 
     @property
     def earliest_change_s(self) -> float:
@@ -178,13 +268,15 @@ class Situation:
             message=message,
             plan=self.plan,
             memory=dataclasses.replace(
-                self.memory, gain_since_s=gain_since_s, roles_gain_since_s=None
+                self.awaited[0], gain_since_s=gain_since_s, roles_gain_since_s=None
             ),
             current=self.current,
             clamps=clamps,
             warnings=self.warnings,
             next_action_at_s=self.earliest_change_s if next_at_s is None else next_at_s,
             formula=FORMULA,
+            bottleneck=bottleneck.of_fleet(self.bottlenecks, self.current),
+            bottlenecks=self.bottlenecks,
         )
 
     def adopt(
@@ -200,13 +292,19 @@ class Situation:
         clusters = {**self.plan.clusters, **changed}
         recent = hysteresis.within_the_hour(self.memory.changes_s, self.now_s)
         advice = self.params.mode == "advisory"  # changes nothing, so it uses up no limit
+        down = self.memory.before_down if before_down is None else before_down
+        known = self.awaited[0]
+        if not advice:
+            known = effect.awaiting(
+                known, changed, self.plan.clusters, self.observation.pd, self.now_s
+            )
         memory = dataclasses.replace(
-            self.memory,
+            known,
             gain_since_s=None,
             roles_gain_since_s=None,
             last_change_s=self.memory.last_change_s if advice else self.now_s,
             changes_s=recent if advice else (*recent, self.now_s),
-            before_down=dict(self.memory.before_down if before_down is None else before_down),
+            before_down={name: t for name, t in down.items() if name in clusters},
         )
         plan = dataclasses.replace(self.plan, version=self.plan.version + 1, clusters=clusters)
         return Verdict(
@@ -221,18 +319,28 @@ class Situation:
             warnings=self.warnings,
             next_action_at_s=self.now_s + self.params.t_dwell_s,
             formula=FORMULA,
+            bottleneck=bottleneck.of_fleet(self.bottlenecks, self.current),
+            bottlenecks=self.bottlenecks,
         )
 
-    def too_soon(self) -> tuple[str, float] | None:
-        """Which limit on the number of changes is reached, and until when; None if none is."""
+    def too_soon(self, by: Urgency = "loop") -> tuple[str, float] | None:
+        """Which limit on the number of changes is reached, and until when; None if none is.
+
+        The last tenth of an hour's changes is kept for what is urgent. A person may always act,
+        only not faster than gates take plans.
+        """
         params, now_s = self.params, self.now_s
         push_s = hysteresis.wait_until(self.memory.last_change_s, params.push_min_interval_s, now_s)
         if push_s > now_s:
             return f"pushes are at least {params.push_min_interval_s:g} s apart", push_s
+        if by == "person":
+            return None
         limit = params.max_changes_per_hour
-        free_s = hysteresis.free_at(self.memory.changes_s, limit, now_s)
+        kept = 0 if by == "urgent" else kept_for_failures(limit)
+        free_s = hysteresis.free_at(self.memory.changes_s, limit - kept, now_s)
         if free_s > now_s:
-            return f"the limit of {limit} changes an hour is reached", free_s
+            rest = f" but for {kept} kept for failures" if kept else ""
+            return f"the limit of {limit} changes an hour is reached{rest}", free_s
         return None
 
 
@@ -240,11 +348,12 @@ def survey(
     observation: Observation, plan: Plan, memory: Memory, params: Params, scenario: Scenario
 ) -> Situation:
     """Inputs together with what their link readings and windows add to memory."""
+    memory = set_back.to_now(memory, observation.now_s)
     views = {
-        link.id: congestion.view(
+        link.id: link_state.view(
             link,
             observation.links.get(link.id),
-            memory.links.get(link.id, congestion.NEW_LINK),
+            memory.links.get(link.id, NEW_LINK),
             memory.base_rtt_s.get(link.id),
             now_s=observation.now_s,
             params=params,

@@ -6,6 +6,14 @@ import dataclasses
 
 from routing.core.types import Clamp, ClusterPlan, Mode, Params
 
+KEPT_RATIO = 0.1
+"""Of an hour's changes, for links that fail: tuning must not use up what safety may need."""
+
+
+def kept_for_failures(limit: int) -> int:
+    """How many of `limit` changes an hour tuning leaves alone: a tenth, one at least, never all."""
+    return min(max(round(KEPT_RATIO * limit), 1), max(limit - 1, 0))
+
 
 def changed_to(
     plan: ClusterPlan, mode: Mode, threshold: int | None, remote: dict[str, float] | None = None

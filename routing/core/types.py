@@ -17,6 +17,8 @@ Mode = Literal["always_local", "always_remote", "threshold"]
 SignalState = Literal["value", "idle", "missing", "failed"]
 Action = Literal["adopt", "hold"]
 CacheMode = Literal["scarce", "abundant"]
+LinkLabel = Literal["clear", "near_limit", "congested", "flow_limited", "burst", "down", "unknown"]
+BottleneckLabel = Literal["prefill", "decode", "link", "flow", "burst", "unknown"]
 T = TypeVar("T")
 
 
@@ -71,7 +73,12 @@ class PdObservation:
 
     `movable_ratio` is the share of prompt tokens that a PrfaaS cluster's cache held beyond this
     cluster's. `prefill_silent` and `decode_silent` are instances counted in their pool that were
-    not read lately; `role_change` is the newest rebalance.
+    not read lately, `prefill_warming` and `decode_warming` those that started or changed role too
+    lately to be evidence; `role_change` is the newest rebalance, `n_gates` how many gates the
+    demand is of. Queues, KV usage and preemptions are of the instances that were read and are
+    warm: requests waiting (`decode_in_transfer` are those of `queue_decode` whose KV is on its
+    way), the used part of their KV memory, and how often a second a request was put back for want
+    of it.
     """
 
     demand_rps: float | None
@@ -89,6 +96,12 @@ class PdObservation:
     prefill_silent: tuple[str, ...] = ()
     decode_silent: tuple[str, ...] = ()
     role_change: RoleChange | None = None
+    prefill_warming: tuple[str, ...] = ()
+    decode_warming: tuple[str, ...] = ()
+    decode_in_transfer: float | None = None
+    decode_kv_usage_ratio: float | None = None
+    preemptions_per_s: float | None = None
+    n_gates: int | None = None
 
 
 @dataclass(frozen=True)
@@ -102,7 +115,13 @@ class PrefillObservation:
 
 @dataclass(frozen=True)
 class LinkObservation:
-    """One directed link. `capacity_gbps` 0: it is down; `state` `failed`: it could not be read."""
+    """One directed link. `capacity_gbps` 0: it is down; `state` `failed`: it could not be read.
+
+    Of the newest KV transfers to the far end, none older than half a minute: `transfers` how many,
+    `transfers_failed_ratio` how many of these failed, `transfer_s` and `transfer_bytes` the
+    mean of one. None where that was not measured, or not of this link alone. `connections` are open
+    ones; at `breaker_reset_at_s` a person last closed the link's breaker.
+    """
 
     capacity_gbps: float | None
     tx_gbps: float | None
@@ -110,24 +129,43 @@ class LinkObservation:
     retransmit_ratio: float | None = None
     rtt_s: float | None = None
     age_s: float | None = None
+    connections: float | None = None
+    transfers: float | None = None
+    transfers_failed_ratio: float | None = None
+    transfer_s: float | None = None
+    transfer_bytes: float | None = None
+    breaker_reset_at_s: float | None = None
 
 
 @dataclass(frozen=True)
 class Observation:
-    """A window of samples as plain values, at `now_s`. Links are keyed `"A->B"`."""
+    """A window of samples as plain values, at `now_s`. Links are keyed `"A->B"`.
+
+    `kv_leaks` are sentences on instances that hold KV memory for nothing (`leaks`).
+    """
 
     now_s: float
     fleet: str
     pd: dict[str, PdObservation]
     prefill: dict[str, PrefillObservation]
     links: dict[str, LinkObservation]
+    kv_leaks: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Transport:
+    """How KV is sent to a cluster: TCP connections a transfer may use, Gbps of all together."""
+
+    connections: int
+    pacing_gbps: float
 
 
 @dataclass(frozen=True)
 class ClusterPlan:
     """What one PD cluster runs. `threshold_tokens` is None unless mode is `threshold`.
 
-    `moves` says per directed link the fewest prefix tokens worth moving over it.
+    `moves` says per directed link the fewest prefix tokens worth moving over it, `transport` per
+    PrfaaS cluster how its KV should be sent.
     """
 
     mode: Mode
@@ -139,6 +177,7 @@ class ClusterPlan:
     cache_mode: CacheMode = "scarce"
     max_remote_in_flight: int | None = None
     moves: dict[str, int] = field(default_factory=dict)
+    transport: dict[str, Transport] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -184,6 +223,7 @@ class Params:
     congestion_retransmit_ratio: float = 0.01
     congestion_clear_s: float = 60.0
     stale_after_s: float = 15.0
+    quorum_ratio: float = 0.5
     max_changes_per_hour: int = 60
     push_min_interval_s: float = 2.0
     roles_mode: Literal["auto", "fixed"] = "auto"
@@ -203,12 +243,36 @@ class Params:
 
 
 @dataclass(frozen=True)
+class BillingMemory:
+    """The running cycle of a link billed by its 95th percentile (`billing`).
+
+    `cycle` is its month, `n_over` of `n_measured` five-minute samples were above the cap, the
+    `n_missing` were not measured. `sum_gbps` of `n_readings` is the sample `slot` in the making.
+    """
+
+    cycle: str = ""
+    slot: int = -1
+    sum_gbps: float = 0.0
+    n_readings: int = 0
+    n_over: int = 0
+    n_measured: int = 0
+    n_missing: int = 0
+
+
+@dataclass(frozen=True)
 class LinkMemory:
     """What is remembered of one link: its trouble, since when, and since when it looks clear.
 
     `cleared_at_s` is when the last trouble ended. `tx_gbps` are the newest readings at one
     `capacity_gbps`, oldest first, the last taken at `read_at_s`. `plateau_gbps` is the rate that a
     saturated link was seen to pass although more was promised, last seen at `plateau_at_s`.
+    `n_downs` failures in a row ended at `up_at_s` the last time. `breaker` is in its state since
+    `breaker_at_s`, opened `n_openings` times in a row. Nothing was sent since `quiet_since_s`, or
+    something again since `resumed_at_s`. A transfer usually runs at `transfer_gbps` over
+    `transfer_bytes`, `n_odd` in a row did not; one connection was seen to be limited to
+    `per_connection_gbps`, last at `per_connection_at_s`, and since `flow_since_s` that is what
+    limits the link. The last burst was at `burst_at_s`. `label`, `signs` and `events` are what the
+    last look found (`link_state`).
     """
 
     trouble: Literal["none", "congested", "down"] = "none"
@@ -220,6 +284,32 @@ class LinkMemory:
     tx_gbps: tuple[float, ...] = ()
     plateau_gbps: float | None = None
     plateau_at_s: float | None = None
+    n_downs: int = 0
+    up_at_s: float | None = None
+    breaker: Literal["closed", "open", "half_open"] = "closed"
+    breaker_at_s: float | None = None
+    n_openings: int = 0
+    quiet_since_s: float | None = None
+    resumed_at_s: float | None = None
+    transfer_gbps: float | None = None
+    transfer_bytes: float | None = None
+    n_odd: int = 0
+    flow_since_s: float | None = None
+    per_connection_gbps: float | None = None
+    per_connection_at_s: float | None = None
+    burst_at_s: float | None = None
+    billing: BillingMemory = BillingMemory()
+    label: LinkLabel = "unknown"
+    signs: str = ""
+    events: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Awaited:
+    """A change of t whose effect on the remote share has not shown: since when, from what share."""
+
+    since_s: float
+    before: float
 
 
 @dataclass(frozen=True)
@@ -232,7 +322,8 @@ class Memory:
     `lengths_since_s`: the mix of a cluster changed then, older lengths are of other traffic.
     `roles_ended` is the last rebalance of each cluster that was counted, `roles_failed` how many in
     a row did not succeed. `spare_since_s`: since when a cluster's links have had room for moved
-    prefixes; `scarce_at_s`: when they last had none.
+    prefixes; `scarce_at_s`: when they last had none. `awaited`: per cluster, the effect of its
+    last changes of t that has not shown yet.
     """
 
     gain_since_s: float | None = None
@@ -253,6 +344,7 @@ class Memory:
     roles_astray_since_s: dict[str, float] = field(default_factory=dict)
     spare_since_s: dict[str, float] = field(default_factory=dict)
     scarce_at_s: dict[str, float] = field(default_factory=dict)
+    awaited: dict[str, Awaited] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -287,12 +379,45 @@ class Clamp:
 
 
 @dataclass(frozen=True)
+class Bottleneck:
+    """What limits a PD cluster, or the fleet: `stage` is the one meant, `signs` say why in words.
+
+    `measured`: queues, KV memory or a link say so, not only the model.
+    """
+
+    label: BottleneckLabel = "unknown"
+    stage: str = ""
+    signs: str = ""
+    measured: bool = False
+
+
+@dataclass(frozen=True)
+class Alternative:
+    """A plan that was weighed, in words, and what the model expects of it.
+
+    `stay` runs now, `best` is the unclamped optimum, `step` what is adopted on the way to it;
+    `more_prefill` and `more_decode` are one instance more for a role at its best t. `remote_gbps`
+    is summed over links, `gain_ratio` is in headroom against the running plan. `why_not` is empty
+    for the one that runs from now on.
+    """
+
+    name: Literal["stay", "best", "step", "forbidden", "more_prefill", "more_decode"]
+    text: str
+    headroom: float | None
+    remote_gbps: float | None
+    gain_ratio: float | None
+    bottleneck: str = ""
+    why_not: str = ""
+
+
+@dataclass(frozen=True)
 class Verdict:
     """One pass of the loop: adopt `plan` or hold, why, on what inputs, and when it looks again.
 
     `reason` is CamelCase for machines (listed in docs/operations.md), `message` one sentence.
     `current` predicts the running plan, `best` the unclamped optimum, `adopted` what `plan` gives.
-    `memory` is what the next tick gets back.
+    `bottleneck` is the fleet's, `bottlenecks` those of its PD clusters; `alternatives` are plans
+    that were weighed, eight at most. `memory` is what the next tick gets back.
     """
 
     action: Action
@@ -308,6 +433,9 @@ class Verdict:
     warnings: tuple[str, ...] = ()
     next_action_at_s: float | None = None
     formula: str = "exact-1"
+    bottleneck: Bottleneck = Bottleneck()
+    bottlenecks: dict[str, Bottleneck] = field(default_factory=dict)
+    alternatives: tuple[Alternative, ...] = ()
 
 
 def to_jsonable(value: Any) -> Any:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from routing.core.congestion import LinkView
+from routing.core.link_state import LinkView
 from routing.core.scenario import Cluster
 from routing.core.threshold import Proposal
-from routing.core.types import ClusterPlan, HeldPlan, Params, Prediction, RoleChange
+from routing.core.types import ClusterPlan, HeldPlan, Params, Prediction, RoleChange, Transport
 
 _LAST_PRINTABLE_S = 253_402_300_799.0
 """The end of the year 9999."""
@@ -39,11 +39,33 @@ def _each(plans: Mapping[str, ClusterPlan]) -> str:
     return ", ".join(f"{name} {running(plan)}" for name, plan in plans.items())
 
 
-def moves(before: Mapping[str, ClusterPlan], after: Mapping[str, ClusterPlan]) -> str:
-    moved = [
-        f"{n} {running(before[n])} -> {running(p)}" for n, p in after.items() if p != before[n]
+_MOST_NAMED = 3
+
+
+def plans(before: Mapping[str, ClusterPlan], after: Mapping[str, ClusterPlan]) -> str:
+    """`pd t = 19,526, 3/5` of the clusters that differ from `before`, of all where none does."""
+    differ = {name: plan for name, plan in after.items() if plan != before.get(name)} or after
+    named = [
+        f"{name} {running(plan)}, {roles((plan.n_prefill, plan.n_decode))}"
+        for name, plan in list(differ.items())[:_MOST_NAMED]
     ]
-    return ", ".join(moved)
+    rest = len(differ) - len(named)
+    return "; ".join(named) + (f" and {rest} more" if rest > 0 else "")
+
+
+def moves(before: Mapping[str, ClusterPlan], after: Mapping[str, ClusterPlan]) -> str:
+    return ", ".join(_move(n, before[n], p) for n, p in after.items() if p != before[n])
+
+
+def _move(name: str, before: ClusterPlan, after: ClusterPlan) -> str:
+    if running(before) == running(after) and before.remote != after.remote:
+        return f"{name} {shares(before.remote)} -> {shares(after.remote)}"
+    return f"{name} {running(before)} -> {running(after)}"
+
+
+def shares(remote: Mapping[str, float]) -> str:
+    """`east 75%, west 25%`."""
+    return ", ".join(f"{name} {share:.0%}" for name, share in sorted(remote.items()))
 
 
 def held(name: str, plan: ClusterPlan, pin: HeldPlan) -> str:
@@ -61,15 +83,20 @@ def _pin(pin: HeldPlan) -> str:
     return f"held by {pin.owner} until {until} UTC, {pin.reason or 'no reason given'}"
 
 
-def link_down(name: str, links: Iterable[str], plan: ClusterPlan) -> str:
+def link_down(name: str, links: Sequence[LinkView], plan: ClusterPlan) -> str:
     rest = "prefills everything locally"
     if plan.mode != "always_local":
         rest = f"sends to {', '.join(sorted(plan.remote))} only"
-    return f"Link {', '.join(links)} is down: {name} {rest}."
-
-
-def still_down(links: Iterable[LinkView], params: Params) -> str:
     names = ", ".join(view.id for view in links)
+    if all(view.failing for view in links):
+        return f"Transfers over link {names} fail: {name} {rest}."
+    return f"Link {names} is down: {name} {rest}."
+
+
+def still_down(links: Sequence[LinkView], params: Params) -> str:
+    names = ", ".join(view.id for view in links)
+    if all(view.failing for view in links):
+        return f"Transfers over link {names} failed: everything stays local until the next probe."
     wait = f"{params.congestion_clear_s:g} s"
     return f"Link {names} is down, or up for less than {wait}: everything stays local."
 
@@ -133,7 +160,7 @@ def roles(of: tuple[int, int]) -> str:
     return f"{of[0]}/{of[1]}"
 
 
-def _role_moves(before: Mapping[str, tuple[int, int]], after: Mapping[str, tuple[int, int]]) -> str:
+def role_moves(before: Mapping[str, tuple[int, int]], after: Mapping[str, tuple[int, int]]) -> str:
     return ", ".join(f"{n} {roles(before[n])} -> {roles(to)}" for n, to in after.items())
 
 
@@ -143,7 +170,7 @@ def roles_pending(
     gain_ratio: float,
     why: str,
 ) -> str:
-    return f"Roles {_role_moves(before, after)} would gain {gain_ratio:.0%} or more; {why}."
+    return f"Roles {role_moves(before, after)} would gain {gain_ratio:.0%} or more; {why}."
 
 
 def roles_adopted(
@@ -154,10 +181,32 @@ def roles_adopted(
 ) -> str:
     """Roles pd 6/2 -> 4/4, because decode of pd limits: capacity 1.56 -> 3.12 requests/s."""
     return (
-        f"Roles {_role_moves(before, after)} (prefill/decode), because "
+        f"Roles {role_moves(before, after)} (prefill/decode), because "
         f"{stage(current.bottleneck)} limits: capacity at the best t "
         f"{current.lambda_max_rps:.2f} -> {expected.lambda_max_rps:.2f} requests/s."
     )
+
+
+def below_quorum(name: str, n_read: int, n: int) -> str:
+    return f"only {n_read} of the {n} instances of {name} are read"
+
+
+def few_gates(name: str, n_heard: int, n: int) -> str:
+    return f"Only {n_heard} of the {n} gates of {name} are heard: the plan stays."
+
+
+def not_as_congestion(links: Iterable[str]) -> str:
+    names = ", ".join(dict.fromkeys(links))
+    return (
+        f"t stays: link {names} is held up by its connections or by bursts, not by what it can "
+        "carry, so sending less would not help."
+    )
+
+
+def forbidden(name: str, before: tuple[int, int], after: tuple[int, int], why: str) -> str:
+    """`pd: decode limits, which forbids adding prefill`."""
+    action = "adding prefill" if after[0] > before[0] else "taking prefill"
+    return f"{name}: {why}, which forbids {action}"
 
 
 def roles_unneeded(name: str, running: ClusterPlan, why: str) -> str:
@@ -196,6 +245,22 @@ def number(value: int | tuple[int, int] | None) -> str:
     return "none" if value is None else f"{value:,}"
 
 
+def probed(name: str, links: Iterable[str], *, over: bool) -> str:
+    names = ", ".join(links)
+    if over:
+        return f"Transfers over link {names} succeed again: {name} sends as before."
+    return f"A few requests of {name} probe link {names}, whose transfers had failed."
+
+
+def transport(name: str, sent: Mapping[str, Transport]) -> str:
+    """pd sends KV from prfaas over 8 connections paced at 95 Gbps."""
+    hints = ", ".join(
+        f"from {source} over {hint.connections} connections paced at {hint.pacing_gbps:g} Gbps"
+        for source, hint in sent.items()
+    )
+    return f"KV for {name} should be sent {hints}."
+
+
 def policy_changed(name: str, what: Iterable[str]) -> str:
     return f"{name} takes over from the policy: {', '.join(what)}."
 
@@ -204,5 +269,8 @@ def _moved(name: str, before: ClusterPlan, after: ClusterPlan) -> str:
     was, now = before.threshold_tokens, after.threshold_tokens
     if was is None or now is None:
         return f"Changed {name} from {running(before)} to {running(after)}"
+    if was == now:
+        change = f"from {shares(before.remote)} to {shares(after.remote)}"
+        return f"Shared the remote requests of {name} out anew, {change}"
     verb = "Raised" if now > was else "Lowered"
     return f"{verb} t of {name} from {was:,} to {now:,}"

@@ -9,6 +9,8 @@ from typing import Any
 from django.utils import timezone
 
 from routing.core.types import (
+    Alternative,
+    Bottleneck,
     Clamp,
     ClusterPlan,
     LengthHistogram,
@@ -74,6 +76,9 @@ def prediction(headroom: float, remote_fraction: float = 0.49) -> Prediction:
     )
 
 
+LIMITS = Bottleneck("decode", "decode:pd", "97% of decode's KV memory is used", True)
+
+
 def tick(fleet: Fleet, at: datetime, **verdict: Any) -> Tick:
     """A pass that holds with `WithinNoise`, unless `verdict` says otherwise."""
     facts: dict[str, Any] = {
@@ -83,6 +88,8 @@ def tick(fleet: Fleet, at: datetime, **verdict: Any) -> Tick:
         "plan": plan(fleet.pk, 1, 4000),
         "memory": Memory(),
         "current": prediction(1.2),
+        "bottleneck": LIMITS,
+        "bottlenecks": {"pd": LIMITS},
     }
     value = Verdict(**{**facts, **verdict})
     return Tick.objects.create(
@@ -121,6 +128,19 @@ def decision(
         best=prediction(1.3, 0.5),
         best_plan=plan(fleet.pk, 0, 19_800).clusters,
         clamps=(Clamp("t_max_step_factor", 19_800, threshold_tokens),),
+        alternatives=(
+            Alternative("stay", "pd t = 4,000, 3/5", 1.2, 9.4, 0.0, "decode:pd", "changed"),
+            Alternative("step", f"pd t = {threshold_tokens:,}, 3/5", 1.26, 9.4, 0.05),
+            Alternative(
+                "forbidden",
+                "pd 3/5 -> 4/4",
+                1.3,
+                8.0,
+                0.08,
+                "local_prefill:pd",
+                "pd: decode limits, which forbids adding prefill",
+            ),
+        ),
     )
     row = Decision.objects.create(
         fleet=fleet,

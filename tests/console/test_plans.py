@@ -56,6 +56,11 @@ def plan(**changes: Any) -> dict[str, Any]:
             "t 17.9K tok band 16K to 20K tok: the shorter wait decides",
         ),
         (
+            {"transport": {"prfaas": {"connections": 19, "pacing_gbps": 95.0}}},
+            *("KV transport", "no hint", "prfaas over 19 connections, 95 Gbps"),
+            "t 17.9K tok KV transport prfaas over 19 connections, 95 Gbps",
+        ),
+        (
             {"max_remote_in_flight": 40},
             *("Remote in flight, a gate", "no limit", "at most 40"),
             "t 17.9K tok remote in flight at most 40",

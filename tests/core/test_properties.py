@@ -13,6 +13,7 @@ from routing.core.decide import decide
 from routing.core.reasons import REASONS
 from routing.core.scenario import parse_scenario
 from routing.core.types import (
+    Awaited,
     ClusterPlan,
     HeldPlan,
     LengthHistogram,
@@ -115,6 +116,13 @@ observations = st.builds(
             prefill_silent=st.sampled_from([(), ("a",)]),
             decode_silent=st.sampled_from([(), ("b", "c")]),
             role_change=st.none() | changes,
+            queue_prefill=number,
+            queue_decode=number,
+            decode_in_transfer=number,
+            decode_kv_usage_ratio=st.none() | st.sampled_from([0.3, 0.97]) | finite,
+            preemptions_per_s=number,
+            prefill_warming=st.sampled_from([(), ("a", "d")]),
+            n_gates=st.none() | st.integers(0, 3),
         ),
     ),
     prefill=st.dictionaries(
@@ -164,6 +172,10 @@ memories = st.builds(
     roles_astray_since_s=st.dictionaries(st.just("pd"), st.floats(0.0, 5000.0)),
     spare_since_s=st.dictionaries(st.just("pd"), st.floats(0.0, 5000.0)),
     scarce_at_s=st.dictionaries(st.just("pd"), st.floats(0.0, 5000.0)),
+    awaited=st.dictionaries(
+        st.sampled_from(["pd", "gone"]),
+        st.builds(Awaited, since_s=st.floats(0.0, 5000.0), before=st.floats(0.0, 1.0)),
+    ),
 )
 holds = st.lists(
     st.builds(
@@ -200,6 +212,8 @@ def test_decide_never_raises_and_always_explains(observation, running, memory, p
     verdict = decide(observation, running, memory, params, SCENARIO)
     assert verdict.reason in REASONS
     assert verdict.message
+    assert verdict.bottleneck.signs
+    assert len(verdict.alternatives) <= 8
     assert from_jsonable(Verdict, strictly(verdict)) == verdict
     assert from_jsonable(Memory, strictly(memory)) == memory
     assert from_jsonable(Observation, strictly(observation)) == observation
@@ -237,6 +251,9 @@ def test_roles_keep_to_floors_budget_and_steps_on_every_path(
     if verdict.reason == "RoleImbalance":
         most = max(1, int(params.roles_max_step_ratio * sum(observed) + 1e-9))
         assert 1 <= abs(after.n_decode - observed[1]) <= most
+        label = verdict.bottlenecks["pd"]
+        assert not (label.label == "decode" and label.measured and after.n_prefill > observed[0])
+        assert sum(observed) <= 8
 
 
 @given(observations, plans, memories, policies)

@@ -87,7 +87,7 @@ def test_the_document_says_what_routers_need(fleet: Fleet) -> None:
                 "max_remote_in_flight": None,
                 "n_prefill": 3,
                 "n_decode": 5,
-                "transport": {},
+                "transport": {"prfaas": {"connections": 19, "pacing_gbps": 95.0}},
             }
         },
     }

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from routing import fleets
+from routing.core.token_edges import TOKEN_EDGES
 from routing.core.types import Observation, PdObservation
 from routing.observe import observe
 from telemetry import wire
@@ -195,7 +196,7 @@ def test_a_source_that_appears_later_began_at_zero() -> None:
     assert lengths.n_effective == pytest.approx(4)
 
 
-def test_gates_with_other_buckets_are_counted_on_the_common_ones() -> None:
+def test_gates_with_other_buckets_are_read_on_the_products_own() -> None:
     coarse = [1_000.0, 10_000.0, 100_000.0]
     for gate, n in ((Gate("f1/pd/gw-1"), 30), (Gate("f1/pd/gw-2", edges=coarse), 10)):
         before = gate.sample(NOW_S - 10)
@@ -204,9 +205,44 @@ def test_gates_with_other_buckets_are_counted_on_the_common_ones() -> None:
         feed([Gate(gate.path, edges=gate.edges).sample(NOW_S - 20), before, gate.sample(NOW_S)])
     lengths = pd().lengths
     assert lengths is not None
-    assert lengths.edges == tuple(EDGES)
-    above = np.searchsorted(EDGES, 10_000.0)
-    assert lengths.counts[above] == pytest.approx(10 * np.exp(-5 / 300))
+    assert set(TOKEN_EDGES) <= set(lengths.edges)
+    counts, weight = np.array(lengths.counts), np.exp(-5 / 300)
+    assert counts.sum() == pytest.approx(42 * weight, abs=1e-4)
+    # Of the ten that the coarse gate counted between 1,000 and 10,000 tokens nobody knows where.
+    spread = counts[:-1][(np.array(lengths.edges) > 1_300) & (np.array(lengths.edges) < 8_000)]
+    assert 5 * weight < spread.sum() < 10 * weight
+    assert (spread > 0).all()
+
+
+def test_media_counts_once_the_engine_counted_it() -> None:
+    gate = Gate(judged=True)
+    before = gate.sample(NOW_S - 10)
+    for source in ("usage|text", "usage|media", "estimated|media", "tokenised|text"):
+        gate.source = source
+        gate.arrive([1_000.0])
+    empty = {key: np.zeros_like(counts) for key, counts in gate.counts.items()}
+    counted, gate.counts = gate.counts, empty
+    feed([before, gate.sample(NOW_S - 9)])
+    gate.counts = counted
+    feed([gate.sample(NOW_S)])
+    lengths = pd().lengths
+    assert lengths is not None
+    assert lengths.n_seen == 3
+    assert lengths.n_effective == pytest.approx(3)
+
+
+def test_a_label_that_agents_begin_to_read_makes_no_requests() -> None:
+    gate = Gate(source="usage")
+    gate.arrive([1_000.0] * 1_000)
+    samples = [gate.sample(NOW_S - 20)]
+    gate.counts = {"usage|text": gate.counts["usage"]}
+    samples.append(gate.sample(NOW_S - 10))
+    gate.source = "usage|text"
+    gate.arrive([1_000.0] * 7)
+    feed([*samples, gate.sample(NOW_S)])
+    lengths = pd().lengths
+    assert lengths is not None
+    assert lengths.n_effective == pytest.approx(7)
 
 
 def test_the_remote_share_is_that_of_the_last_minute() -> None:

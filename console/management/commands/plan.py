@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import tomllib
 from argparse import ArgumentParser
 from pathlib import Path
@@ -11,7 +12,11 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError
 
 from routing.core.planner import plan_scenario
-from routing.core.scenario import ScenarioError, parse_scenario
+from routing.core.scenario import parse_scenario
+from routing.core.scenario_tables import ScenarioError
+from routing.scenario_files import inline_files
+
+_WORTH_SAYING = 0.001
 
 
 class Command(BaseCommand):
@@ -26,20 +31,35 @@ class Command(BaseCommand):
             default="exact",
             help="exact: E[T(L)|.] (default); paper: T(E[L|.])",
         )
+        parser.add_argument(
+            "--headroom",
+            type=factor,
+            metavar="FACTOR",
+            help="the least remote traffic that carries FACTOR times the demand, not the most",
+        )
         parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        scenario = _read(options["scenario"])
+        path = Path(options["scenario"])
+        document = _read(path)
         try:
-            answer = plan_scenario(parse_scenario(scenario), options["method"])
+            scenario = parse_scenario(inline_files(document, beside=path.parent))
+            answer = plan_scenario(scenario, options["method"], headroom_target=options["headroom"])
         except ScenarioError as exc:
             raise CommandError(f"{options['scenario']}: {exc}", returncode=2) from None
         self.stdout.write(json.dumps(answer) if options["json"] else "\n".join(_lines(answer)))
 
 
-def _read(path: str) -> dict[str, Any]:
+def factor(text: str) -> float:
+    value = float(text)
+    if not 0.0 < value < math.inf:
+        raise ValueError(text)
+    return value
+
+
+def _read(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as exc:
         raise CommandError(f"{path}: {exc.strerror or exc}", returncode=2) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as exc:
@@ -61,6 +81,12 @@ def _lines(answer: dict[str, Any]) -> list[str]:
             f"{plan['theta_remote_rps']:.2f}, local prefill {plan['theta_prefill_rps']:.2f}, "
             f"decode {plan['theta_decode_rps']:.2f} requests/s"
         )
+        for side, share in plan["extrapolated"].items():
+            if share >= _WORTH_SAYING:
+                lines.append(
+                    f"    {share:.1%} of requests have lengths that the profile of "
+                    f"{name if side == 'local' else side} was not measured at"
+                )
     for name, link in answer["links"].items():
         lines.append(f"  {name}: {link['egress_gbps']:.1f} Gbps, {link['utilisation']:.1%}")
     for name, baseline in answer["baselines"].items():

@@ -12,7 +12,7 @@ import pytest
 
 from console import env
 from routing.core.reasons import REASONS
-from routing.gate.reasons import REASONS as GATE_REASONS
+from routing.core.sides import REASONS as GATE_REASONS
 
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -9,20 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
+from routing.core import billing
 from routing.core.kvcache import bytes_per_s
 from routing.core.lengths import Lengths
 from routing.core.scenario import Cluster, Link, Scenario
-from routing.core.throughput import (
-    ALWAYS_LOCAL_T,
-    ALWAYS_REMOTE_T,
-    FleetModel,
-    Method,
-    Remote,
-    Setting,
-    Site,
-)
+from routing.core.site_work import Method, Remote, Site
+from routing.core.throughput import ALWAYS_LOCAL_T, ALWAYS_REMOTE_T, FleetModel, Setting
 from routing.core.types import ClusterPlan, Observation, PdObservation
 
+_SHARE_DIGITS = 3
 _SHARING_LENGTH_TOKENS = 32_768.0
 """The prompt by which remote traffic is shared between PrfaaS clusters: a long one."""
 
@@ -31,8 +26,8 @@ def links_into(scenario: Scenario, cluster: str, usable: Collection[str]) -> lis
     """The links of `usable` ids that bring KV to a PD cluster from a PrfaaS cluster in service."""
     return [
         link
-        for link in scenario.links
-        if link.target == cluster and link.id in usable and not _cluster(scenario, link).drained
+        for link in scenario.links_to[cluster]
+        if link.id in usable and not _cluster(scenario, link).drained
     ]
 
 
@@ -43,7 +38,8 @@ def _cluster(scenario: Scenario, link: Link) -> Cluster:
 
 
 def weights(scenario: Scenario, links: list[Link]) -> dict[str, float]:
-    """How remote traffic is shared: by what each PrfaaS cluster and its link can take, sum 1."""
+    """Shares by what each PrfaaS cluster and its link can take, sum 1: where a plan starts, and
+    what its shares stay near to (`sharing.nearest_shares`)."""
     size = float(scenario.model.kv_bytes(_SHARING_LENGTH_TOKENS))
     rates = {}
     for link in links:
@@ -104,15 +100,16 @@ def of_scenario(scenario: Scenario, method: Method) -> FleetModel:
                 )
             )
     used = {remote.link for s in sites for remote in s.remotes}
+    senders_to = {remote.name for s in sites for remote in s.remotes}
     return FleetModel(
         kv=scenario.model,
         sites=tuple(sites),
-        prefill={
-            c.name: float(c.instances)
-            for c in scenario.clusters
-            if any(remote.name == c.name for s in sites for remote in s.remotes)
+        prefill={c.name: float(c.instances) for c in scenario.clusters if c.name in senders_to},
+        link_gbps={
+            link.id: billing.planned_gbps(link, link.usable_gbps, None)
+            for link in scenario.links
+            if link.id in used
         },
-        link_gbps={link.id: link.usable_gbps for link in scenario.links if link.id in used},
         method=method,
     )
 
@@ -194,7 +191,29 @@ def threshold_of(plan: ClusterPlan) -> float:
     return modes.get(plan.mode, float(plan.threshold_tokens or 0))
 
 
-def setting(plan: ClusterPlan, seen: PdObservation) -> Setting:
+def shares(plan: ClusterPlan, site: Site) -> dict[str, float]:
+    """How a plan shares remote requests out between the remotes the site has now, sum 1.
+
+    A gate gives the share of a remote that is gone to those that are left.
+    """
+    planned = {r.name: max(plan.remote.get(r.name, 0.0), 0.0) for r in site.remotes}
+    total = sum(planned.values())
+    if total <= 0.0:
+        return dict(site.shares)
+    return {name: share / total for name, share in planned.items()}
+
+
+def planned(shares: Mapping[str, float]) -> dict[str, float]:
+    """Shares as a plan says them: of a thousand, sum 1."""
+    parts = {name: round(share, _SHARE_DIGITS) for name, share in shares.items()}
+    if parts:
+        largest = max(parts, key=lambda name: parts[name])
+        rest = sum(part for name, part in parts.items() if name != largest)
+        parts[largest] = round(1.0 - rest, _SHARE_DIGITS)
+    return parts
+
+
+def setting(plan: ClusterPlan, seen: PdObservation, site: Site | None) -> Setting:
     """What a cluster runs, with the roles that were observed where both are.
 
     While instances move, those on the way count in neither role: t then suits what will be there.
@@ -209,4 +228,5 @@ def setting(plan: ClusterPlan, seen: PdObservation) -> Setting:
         threshold=threshold_of(plan),
         n_prefill=n_prefill,
         n_decode=n_decode,
+        shares=None if site is None else shares(plan, site),
     )

@@ -1,27 +1,27 @@
 """Distributions of uncached prompt lengths, and expectations over them.
 
-Every distribution answers two questions, from which all the model needs follows exactly:
+Every distribution answers three questions, from which all the model needs follows exactly
+(`Below`, curves.py):
 
     F(x) = P(L <= x)            M(x) = E[L; L <= x] = E[L * 1{L <= x}]      [x, M in tokens]
-
-For a line a + b*l on a piece (u, v], E[a + b*L; u < L <= v] = a (F(v) - F(u)) + b (M(v) - M(u)), so
-the mean of a piecewise linear profile below t is a sum over its pieces (`mean_seconds_below`).
+    Q(x) = E[L^2; L <= x]                                                   [tokens^2]
 """
 
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
+from scipy.special import ndtr
 
-from routing.core.profiles import PrefillProfile
+from routing.core.curves import Array, Curve, Moments
 from routing.core.types import LengthHistogram
-
-Array = NDArray[np.float64]
 
 _FIRST_BUCKET_FROM = 1.0
 """Tokens where the first bucket starts: log-uniform from 0 is not defined, and no prompt that has
@@ -30,11 +30,16 @@ _LAST_BUCKET_RATIO = 1.1
 """The open bucket above the last edge is taken to reach this much further."""
 
 
+_SQRT_2 = math.sqrt(2.0)
 _LEAST_WEIGHT, _MAX_PLAUSIBLE = 1e-6, 1e12
 
 
 class Lengths(Protocol):
     """A distribution of uncached lengths. The last axis of an answer is that of `x`."""
+
+    def at(self, x: float) -> Moments:
+        """F, M and Q at one length: what the three below say of many."""
+        ...
 
     def cdf(self, x: ArrayLike) -> Array:
         """F(x) = P(L <= x)."""
@@ -42,6 +47,10 @@ class Lengths(Protocol):
 
     def tokens_below(self, x: ArrayLike) -> Array:
         """M(x) = E[L; L <= x] in tokens (not divided by F)."""
+        ...
+
+    def squares_below(self, x: ArrayLike) -> Array:
+        """Q(x) = E[L^2; L <= x] in tokens^2 (not divided by F)."""
         ...
 
 
@@ -65,16 +74,45 @@ class LogNormalLengths:
         low, high = self._scores([self.min_tokens, self.max_tokens])
         return float(normal_cdf(high) - normal_cdf(low))
 
+    @cached_property
+    def _lowest(self) -> tuple[tuple[float, float], ...]:
+        """Per moment n: its untruncated value over `mass`, and Phi at `min_tokens`."""
+        z = (math.log(self.min_tokens) - self.mu) / self.sigma
+        return tuple(
+            (
+                math.exp(n * self.mu + (n * self.sigma) ** 2 / 2.0) / self.mass,
+                0.5 + 0.5 * math.erf((z - n * self.sigma) / _SQRT_2),
+            )
+            for n in range(3)
+        )
+
+    def at(self, x: float) -> Moments:
+        sigma = self.sigma
+        z = (math.log(min(max(x, self.min_tokens), self.max_tokens)) - self.mu) / sigma
+        (whole0, low0), (whole1, low1), (whole2, low2) = self._lowest
+        erf = math.erf
+        return (
+            whole0 * (0.5 + 0.5 * erf(z / _SQRT_2) - low0),
+            whole1 * (0.5 + 0.5 * erf((z - sigma) / _SQRT_2) - low1),
+            whole2 * (0.5 + 0.5 * erf((z - 2.0 * sigma) / _SQRT_2) - low2),
+        )
+
     def cdf(self, x: ArrayLike) -> Array:
         low = normal_cdf(self._scores(self.min_tokens))
         below: Array = (normal_cdf(self._scores(x)) - low) / self.mass
         return below
 
     def tokens_below(self, x: ArrayLike) -> Array:
-        # Partial expectation of a log-normal: e^(mu + sigma^2/2) * Phi(z - sigma).
-        whole = math.exp(self.mu + self.sigma**2 / 2.0)
-        low = normal_cdf(self._scores(self.min_tokens) - self.sigma)
-        below: Array = whole * (normal_cdf(self._scores(x) - self.sigma) - low) / self.mass
+        return self._moment_below(x, 1)
+
+    def squares_below(self, x: ArrayLike) -> Array:
+        return self._moment_below(x, 2)
+
+    def _moment_below(self, x: ArrayLike, n: int) -> Array:
+        # Partial moment of a log-normal: e^(n mu + n^2 sigma^2 / 2) * Phi(z - n sigma).
+        whole = math.exp(n * self.mu + (n * self.sigma) ** 2 / 2.0)
+        low = normal_cdf(self._scores(self.min_tokens) - n * self.sigma)
+        below: Array = whole * (normal_cdf(self._scores(x) - n * self.sigma) - low) / self.mass
         return below
 
 
@@ -82,27 +120,56 @@ class LogNormalLengths:
 class BucketLengths:
     """Weights per bucket, log-uniform inside each bucket.
 
-    `edges` shape (n + 1,) ascending and positive; `weights` shape (..., n), each row summing to 1.
-    Leading axes of `weights` are kept: answers have shape (..., len(x)).
+    `edges` shape (n + 1,) ascending and positive; `weights` shape (n,), summing to 1 for a
+    distribution.
     """
 
     edges: Array
     weights: Array
 
+    @cached_property
+    def _sums(self) -> tuple[list[float], list[float], list[list[float]]]:
+        """Edges, each bucket's weight per ln tokens, and F, M and Q at every edge."""
+        edges: list[float] = self.edges.tolist()
+        density = (self.weights / np.diff(np.log(self.edges))).tolist()
+        parts = [
+            self.weights.tolist(),
+            (np.asarray(density) * np.diff(self.edges)).tolist(),
+            (np.asarray(density) * np.diff(self.edges**2) / 2.0).tolist(),
+        ]
+        return edges, density, [list(accumulate(part, initial=0.0)) for part in parts]
+
+    def at(self, x: float) -> Moments:
+        edges, density, (mass, tokens, squares) = self._sums
+        i = bisect_left(edges, x) - 1
+        if i < 0:
+            return 0.0, 0.0, 0.0
+        if i >= len(density):
+            return mass[-1], tokens[-1], squares[-1]
+        low, share = edges[i], density[i]
+        return (
+            mass[i] + share * math.log(x / low),
+            tokens[i] + share * (x - low),
+            squares[i] + share * (x * x - low * low) / 2.0,
+        )
+
     def cdf(self, x: ArrayLike) -> Array:
-        low, ratio, clipped = self._clipped(x)
-        inside: Array = np.log(clipped / low) / ratio
-        return self.weights @ inside
+        return self._moment_below(x, 0)
 
     def tokens_below(self, x: ArrayLike) -> Array:
-        low, ratio, clipped = self._clipped(x)
-        inside: Array = (clipped - low) / ratio
-        return self.weights @ inside
+        return self._moment_below(x, 1)
 
-    def _clipped(self, x: ArrayLike) -> tuple[Array, Array, Array]:
-        points = np.atleast_1d(np.asarray(x, dtype=np.float64))
-        low, high = self.edges[:-1, None], self.edges[1:, None]  # (n, 1)
-        return low, np.log(high / low), np.clip(points, low, high)  # (n, len(x))
+    def squares_below(self, x: ArrayLike) -> Array:
+        return self._moment_below(x, 2)
+
+    def _moment_below(self, x: ArrayLike, n: int) -> Array:
+        _, density, sums = self._sums
+        points = np.clip(np.asarray(x, dtype=np.float64), self.edges[0], self.edges[-1])
+        bucket = np.clip(np.searchsorted(self.edges, points) - 1, 0, len(density) - 1)
+        low = self.edges[bucket]
+        inside = np.log(points / low) if n == 0 else (points**n - low**n) / n
+        below: Array = np.asarray(sums[n])[bucket] + np.asarray(density)[bucket] * inside
+        return below
 
 
 def bucket_edges(histogram: LengthHistogram) -> Array:
@@ -137,29 +204,54 @@ def usable(histogram: LengthHistogram | None) -> bool:
     )
 
 
-def mean_seconds_below(lengths: Lengths, profile: PrefillProfile, t: ArrayLike) -> Array:
-    """E[T(L); L <= t] in seconds per arriving request; shape of `lengths.cdf(t)`."""
-    thresholds = np.asarray(t, dtype=np.float64)
-    breaks = np.asarray(profile.breaks)
-    # F and M only rise, so their value at min(t, break) is the smaller of their values.
-    mass = _pieces(lengths.cdf(thresholds), lengths.cdf(breaks))
-    tokens = _pieces(lengths.tokens_below(thresholds), lengths.tokens_below(breaks))
-    below: Array = mass @ profile.intercepts + tokens @ profile.slopes
-    return below
+class Below:
+    """t -> E[g(L); L <= t] of one curve over one distribution, in the curve's unit."""
+
+    def __init__(self, lengths: Lengths, curve: Curve) -> None:
+        self._lengths, self._breaks = lengths, curve.breaks
+        self._bends = not curve.is_linear
+        # In piece j the sum is base_j + a_j F(t) + b_j M(t) + c_j Q(t).
+        self._pieces: list[tuple[float, float, float, float]] = []
+        below = mass = tokens = squares = 0.0
+        ends = map(lengths.at, (*curve.breaks, math.inf))
+        for a, b, c, end in zip(curve.constant, curve.linear, curve.square, ends, strict=True):
+            base = below - a * mass - b * tokens - c * squares
+            self._pieces.append((base, a, b, c))
+            mass, tokens, squares = end
+            below = base + a * mass + b * tokens + c * squares
+        self.whole = below
+
+    def at(self, t: float, moments: Moments) -> float:
+        """At one t, with F, M and Q there (`Lengths.at`)."""
+        base, a, b, c = self._pieces[bisect_left(self._breaks, t)]
+        mass, tokens, squares = moments
+        return base + a * mass + b * tokens + c * squares
+
+    def many(self, t: ArrayLike) -> Array:
+        """At many t; same shape."""
+        thresholds = np.asarray(t, dtype=np.float64)
+        mass, tokens = self._lengths.cdf(thresholds), self._lengths.tokens_below(thresholds)
+        squares = self._lengths.squares_below(thresholds) if self._bends else None
+        return self.of_moments(thresholds, mass, tokens, squares)
+
+    def of_moments(self, t: Array, mass: Array, tokens: Array, squares: Array | None) -> Array:
+        """At many t, with F, M and, for a curve that bends, Q there."""
+        piece = np.searchsorted(self._breaks, t)
+        base, a, b, c = self._columns[:, piece]
+        below: Array = base + a * mass + b * tokens
+        return below if squares is None else below + c * squares
+
+    @cached_property
+    def _columns(self) -> Array:
+        return np.array(self._pieces).T
 
 
-def _pieces(at_t: Array, at_breaks: Array) -> Array:
-    """What lies below t in each piece of a profile; (..., g) and (..., k) -> (..., g, k + 1)."""
-    capped = np.minimum(at_t[..., :, None], at_breaks[..., None, :])
-    zero = np.zeros_like(at_t)[..., None]
-    ends = np.concatenate([zero, capped, at_t[..., None]], axis=-1)
-    return np.diff(ends, axis=-1)
-
-
-_erf = np.vectorize(math.erf, otypes=[np.float64])
+def mean_below(lengths: Lengths, curve: Curve, t: ArrayLike) -> Array:
+    """E[g(L); L <= t] per arriving request, in the curve's unit; shape of `t`."""
+    return Below(lengths, curve).many(t)
 
 
 def normal_cdf(z: ArrayLike) -> Array:
     """P(Z <= z) of a standard normal; same shape as `z`."""
-    below: Array = 0.5 * (1.0 + _erf(np.asarray(z) / math.sqrt(2.0)))
+    below: Array = np.asarray(ndtr(np.asarray(z, dtype=np.float64)))
     return below

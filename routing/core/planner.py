@@ -11,25 +11,31 @@ from typing import Any
 
 from routing.core import fleetmodel
 from routing.core.optimize import Freedom, optimise
+from routing.core.profiles import PrefillProfile
 from routing.core.scenario import Cluster, Scenario
+from routing.core.site_work import Method, Site, SiteWork
 from routing.core.throughput import (
     ALWAYS_LOCAL_T,
     ALWAYS_REMOTE_T,
     FleetModel,
-    Method,
     Setting,
-    Site,
     predict,
-    work,
+    shares_of,
 )
 from routing.core.types import Params, Prediction
 
+_BINDING = 0.999
+"""How full a stage has to be at lambda_max to be named beside the tightest."""
 
-def plan_scenario(scenario: Scenario, method: Method = "exact") -> dict[str, Any]:
-    """The best plan as plain values (docs/operations.md)."""
+
+def plan_scenario(
+    scenario: Scenario, method: Method = "exact", *, headroom_target: float | None = None
+) -> dict[str, Any]:
+    """The best plan as plain values (docs/operations.md): of greatest headroom, or the one that
+    sends least remote among those that reach `headroom_target`, if any does."""
     model = fleetmodel.of_scenario(scenario, method)
     freedom = {site.name: _freedom(scenario, site) for site in model.sites}
-    best = optimise(model, freedom)
+    best = optimise(model, freedom, headroom_target=headroom_target)
     prediction = best.prediction
     headroom = prediction.headroom or 0.0
     capacity_rps = {stage.name: stage.capacity_rps for stage in prediction.stages}
@@ -39,6 +45,11 @@ def plan_scenario(scenario: Scenario, method: Method = "exact") -> dict[str, Any
         "headroom": headroom,
         "lambda_max_rps": prediction.lambda_max_rps,
         "bottleneck": prediction.bottleneck,
+        "binding": [
+            stage.name
+            for stage in prediction.stages
+            if headroom * (stage.utilisation_ratio or 0.0) >= _BINDING
+        ],
         "clusters": {
             site.name: _cluster(model, site, best.settings[site.name], prediction)
             for site in model.sites
@@ -83,7 +94,7 @@ def _cluster(
     """One PD cluster's plan. Thetas count requests of each class, as the paper's: a stage's
     capacity in whole requests times the share of them that reach it."""
     local = not site.remotes
-    share = float(work(model.kv, site, setting.threshold, model.method).remote_fraction[0])
+    share = model.works[site.name].at(setting.threshold).remote_fraction
     whole = {stage.name: stage.capacity_rps for stage in prediction.stages}
     remote_rps = [
         whole[name] * share
@@ -97,11 +108,29 @@ def _cluster(
         "n_prefill": round(setting.n_prefill),
         "n_decode": round(setting.n_decode),
         "remote_fraction": share,
-        "remote": {remote.name: remote.weight for remote in site.remotes},
+        "remote": dict(shares_of(site, setting)),
         "theta_remote_rps": min(remote_rps, default=0.0),
         "theta_prefill_rps": whole.get(f"local_prefill:{site.name}", 0.0) * (1.0 - share),
         "theta_decode_rps": whole.get(f"decode:{site.name}", 0.0),
+        "extrapolated": _extrapolated(site, setting.threshold),
     }
+
+
+def _extrapolated(site: Site, t: float) -> dict[str, float]:
+    """Per side the share of all requests whose prefill lies outside what its profile measured."""
+
+    def outside(profile: PrefillProfile, low: float, high: float) -> float:
+        measured = profile.range_tokens
+        first, last = (high, high) if measured is None else measured
+        inside = (min(max(low, first), high), max(min(high, last), low))
+        at_low, at_high = site.lengths.at(low)[0], site.lengths.at(high)[0]
+        known = max(0.0, site.lengths.at(inside[1])[0] - site.lengths.at(inside[0])[0])
+        return max(0.0, at_high - at_low - known)
+
+    found = {"local": outside(site.profile.prefill, 0.0, t)}
+    for remote in site.remotes:
+        found[remote.name] = outside(remote.profile, t, ALWAYS_LOCAL_T)
+    return found
 
 
 def _homogeneous(scenario: Scenario, model: FleetModel) -> dict[str, Any]:
@@ -112,8 +141,7 @@ def _homogeneous(scenario: Scenario, model: FleetModel) -> dict[str, Any]:
     sites = [dataclasses.replace(s, profile=profile, remotes=()) for s in model.sites]
     # Instances are interchangeable, so only summed work counts.
     prefill_s = sum(
-        s.demand_rps * float(work(model.kv, s, ALWAYS_LOCAL_T, model.method).local_s[0])
-        for s in sites
+        s.demand_rps * SiteWork(model.kv, s, model.method).local_s(ALWAYS_LOCAL_T) for s in sites
     )
     decode_s = sum(s.demand_rps * s.decode_s for s in sites)
     # The balance of roles, n_p / prefill_s = n_d / decode_s, lies beside the best whole number.

@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
-from routing.core.kvcache import bytes_per_s
-from routing.core.lengths import Array
+from routing.core import fleetmodel
+from routing.core.draws import Loads
 from routing.core.optimize import Freedom, optimise
 from routing.core.situation import Situation
-from routing.core.throughput import FleetModel, Setting, predict, work
+from routing.core.throughput import FleetModel, Setting, predict
 from routing.core.types import ClusterPlan, Prediction
-from routing.core.uncertainty import FALL_SD, LEAST_LOG_GAIN, RISE_SD, Outlook
+from routing.core.uncertainty import FALL_SD, LEAST_LOG_GAIN, RISE_SD
 
 _SEARCH_BELOW, _SEARCH_ABOVE, _N_SEARCH = 0.6, 1.3, 129
 """The noise-aware t is sought within these factors of the best t of the mean, 0.6 % apart."""
 _TIE = 1e-6
-_LEAST_HEADROOM = 1e-9
 
 
 @dataclass(frozen=True)
@@ -40,7 +39,7 @@ class Proposal:
 
 def propose(situation: Situation, model: FleetModel) -> Proposal:
     """The thresholds to aim at; everything not tunable stays as it runs."""
-    running = situation.settings(situation.clusters)
+    running = situation.running
     tunable = [name for name in situation.tunable if name in running]
     params = situation.params
     target = params.headroom_target if params.objective == "min_remote" else None
@@ -57,13 +56,10 @@ def propose(situation: Situation, model: FleetModel) -> Proposal:
         for name, setting in running.items()
     }
     best = optimise(model, freedom, headroom_target=target)
-    aimed = best.settings
-    for name in tunable:
-        aimed = _under_noise(model, situation.outlooks, aimed, name, freedom[name], target)
+    aimed, loads = _under_noise(situation, best.settings, tunable, freedom, target)
     before, after = predict(model, running), predict(model, aimed)
-    now_h = headroom_draws(model, situation.outlooks, running)
-    aimed_h = headroom_draws(model, situation.outlooks, aimed)
-    logs = np.log(aimed_h) - np.log(now_h)  # (n_draws,)
+    now_h = situation.draws.headroom(running)
+    logs = np.log(loads.headroom) - np.log(now_h)  # (n_draws,)
     gain = _ratio(best.prediction.headroom, before.headroom)
     surely = float(logs.mean()) >= max(LEAST_LOG_GAIN, _sure(running, aimed) * float(logs.std()))
     saves = target is not None and float(np.log(now_h).mean()) >= math.log(target) - _TIE
@@ -75,6 +71,7 @@ def propose(situation: Situation, model: FleetModel) -> Proposal:
                 situation.clusters[name],
                 mode="threshold",
                 threshold_tokens=round(aimed[name].threshold),
+                remote=fleetmodel.planned(aimed[name].shares or {}),
                 band=None,
             )
             for name in tunable
@@ -87,67 +84,30 @@ def propose(situation: Situation, model: FleetModel) -> Proposal:
 
 
 def _under_noise(
-    model: FleetModel,
-    outlooks: Mapping[str, Outlook],
-    settings: dict[str, Setting],
-    name: str,
-    freedom: Freedom,
+    situation: Situation,
+    settings: Mapping[str, Setting],
+    names: Iterable[str],
+    freedom: Mapping[str, Freedom],
     target: float | None,
-) -> dict[str, Setting]:
-    """`settings` with the threshold of `name` moved to where E[ln h] is greatest."""
-    best = settings[name].threshold
-    low, high = max(best * _SEARCH_BELOW, freedom.t_low), min(best * _SEARCH_ABOVE, freedom.t_high)
-    grid = np.unique(np.round(np.geomspace(max(low, 1.0), max(high, 1.0), _N_SEARCH)))
-    grid = np.clip(grid, freedom.t_low, freedom.t_high)
-    headroom = _headrooms(model, outlooks, settings, name, grid)  # (n_draws, g)
-    expected = np.log(headroom).mean(axis=0)
-    floor = expected.max()
-    if target is not None:
-        floor = min(floor, math.log(target))
-    # Ties, and all that reaches a target, fall to the highest t: the least traffic on links.
-    chosen = float(grid[np.nonzero(expected >= floor - _TIE)[0][-1]])
-    return {**settings, name: dataclasses.replace(settings[name], threshold=chosen)}
-
-
-def headroom_draws(
-    model: FleetModel, outlooks: Mapping[str, Outlook], settings: dict[str, Setting]
-) -> Array:
-    """Headroom of the fleet in every draw, shape (n_draws,)."""
-    name = model.sites[0].name
-    at = np.array([settings[name].threshold])
-    return _headrooms(model, outlooks, settings, name, at)[:, 0]
-
-
-def _headrooms(
-    model: FleetModel,
-    outlooks: Mapping[str, Outlook],
-    settings: dict[str, Setting],
-    varied: str,
-    grid: Array,
-) -> Array:
-    """Headroom in every draw while cluster `varied` runs each t of `grid`: (n_draws, g)."""
-    tightest = np.zeros(1)
-    remote = dict.fromkeys(model.prefill, np.zeros(1))
-    shipped = dict.fromkeys(model.link_gbps, np.zeros(1))
-    for site in model.sites:
-        known, setting = outlooks[site.name], settings[site.name]
-        t = grid if site.name == varied else np.array([setting.threshold])
-        each = work(model.kv, dataclasses.replace(site, lengths=known.buckets), t)  # (n, g)
-        demand, draws = site.demand_rps, known.draws
-        local = demand * (draws @ each.local_s) / max(setting.n_prefill, _LEAST_HEADROOM)
-        decode = demand * site.decode_s / max(setting.n_decode, _LEAST_HEADROOM)
-        tightest = np.maximum(tightest, np.maximum(local, decode))
-        for name, seconds in each.remote_s.items():
-            remote[name] = remote[name] + demand * (draws @ seconds)
-        for link, size in each.link_bytes.items():
-            shipped[link] = shipped[link] + demand * (draws @ size)
-    for name, load in remote.items():
-        tightest = np.maximum(tightest, load / max(model.prefill[name], _LEAST_HEADROOM))
-    for link, rate in shipped.items():
-        capacity = max(bytes_per_s(model.link_gbps[link]), _LEAST_HEADROOM)
-        tightest = np.maximum(tightest, rate / capacity)
-    headroom: Array = 1.0 / np.clip(tightest, _LEAST_HEADROOM, 1.0 / _LEAST_HEADROOM)
-    return headroom
+) -> tuple[dict[str, Setting], Loads]:
+    """`settings` with the thresholds of `names`, in turn, moved to where E[ln h] is greatest, and
+    the loads there."""
+    chosen, loads = dict(settings), situation.draws.at(settings)
+    for name in names:
+        setting, free = chosen[name], freedom[name]
+        low = max(setting.threshold * _SEARCH_BELOW, free.t_low)
+        high = min(setting.threshold * _SEARCH_ABOVE, free.t_high)
+        grid = np.unique(np.round(np.geomspace(max(low, 1.0), max(high, 1.0), _N_SEARCH)))
+        grid = np.clip(grid, free.t_low, free.t_high)
+        expected = np.log(loads.headroom_along(name, setting, grid)).mean(axis=0)
+        floor = expected.max()
+        if target is not None:
+            floor = min(floor, math.log(target))
+        # Ties, and all that reaches a target, fall to the highest t: the least traffic on links.
+        t = float(grid[np.nonzero(expected >= floor - _TIE)[0][-1]])
+        chosen[name] = dataclasses.replace(setting, threshold=t)
+        loads.change(name, chosen[name])
+    return chosen, loads
 
 
 def _sure(running: Mapping[str, Setting], aimed: Mapping[str, Setting]) -> float:

@@ -13,55 +13,26 @@ and lambda_max is the least of them (remote prefill and its transfer overlap lay
 minimum and not a sum). That is method `exact`. Method `paper` puts each class at its mean length,
 p T(E[L | L > t]) for E[T(L); L > t]; with convex profiles it promises a little more.
 
-PD clusters that share a PrfaaS cluster add up: a stage's load is the sum over clusters of demand
+A PD cluster shares its remote requests out to PrfaaS clusters by weights, whatever their length.
+Clusters that use the same PrfaaS cluster add up: a stage's load is the sum over clusters of demand
 times work, and headroom is the factor all demands can grow by together.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
-
-import numpy as np
-from numpy.typing import ArrayLike
+from functools import cached_property
+from typing import NamedTuple
 
 from routing.core.kvcache import KvModel, bytes_per_s, gbps
-from routing.core.lengths import Array, Lengths, mean_seconds_below
-from routing.core.profiles import PrefillProfile, Profile
+from routing.core.site_work import Method, Site, SiteWork, Work
 from routing.core.types import Prediction, StageLoad
 
-Method = Literal["exact", "paper"]
 ALWAYS_LOCAL_T = math.inf
 ALWAYS_REMOTE_T = 0.0
 _UNUSED = 1e-12
-
-
-@dataclass(frozen=True)
-class Remote:
-    """A PrfaaS cluster a PD cluster may send to; `weight` is its share of the remote requests."""
-
-    name: str
-    link: str
-    profile: PrefillProfile
-    weight: float
-
-
-@dataclass(frozen=True)
-class Site:
-    """One PD cluster with its traffic; weights of `remotes` sum to 1 unless there is none."""
-
-    name: str
-    demand_rps: float
-    lengths: Lengths
-    output_tokens: float
-    profile: Profile
-    remotes: tuple[Remote, ...]
-
-    @property
-    def decode_s(self) -> float:
-        """Seconds of one decode instance per request."""
-        return 1.0 / self.profile.decode.requests_per_s(self.output_tokens)
 
 
 @dataclass(frozen=True)
@@ -78,105 +49,65 @@ class FleetModel:
     def demand_rps(self) -> float:
         return sum(site.demand_rps for site in self.sites)
 
+    @cached_property
+    def works(self) -> dict[str, SiteWork]:
+        """The work of every site's requests, by the site's name."""
+        return {site.name: SiteWork(self.kv, site, self.method) for site in self.sites}
+
 
 @dataclass(frozen=True)
 class Setting:
-    """What one PD cluster runs, as the model sees it: t (inf = always local, 0 = always remote)."""
+    """What one PD cluster runs, as the model sees it: t (inf = always local, 0 = always remote),
+    roles, and how it shares remote requests out; None: by the remotes' own weights."""
 
     threshold: float
     n_prefill: float
     n_decode: float
+    shares: Mapping[str, float] | None = None
 
 
-@dataclass(frozen=True)
-class Work:
-    """Mean work per arriving request at thresholds, arrays shaped like the thresholds.
+class _Stage(NamedTuple):
+    """`load` is capacity units in use at the present demand, `demand_rps` that of its users."""
 
-    `remote_s` and `link_bytes` are already weighted by each remote's share.
-    """
-
-    remote_fraction: Array
-    local_s: Array
-    remote_s: dict[str, Array]
-    link_bytes: dict[str, Array]
-
-
-def work(kv: KvModel, site: Site, thresholds: ArrayLike, method: Method = "exact") -> Work:
-    """Mean work one request of `site` brings at each threshold. Without a remote all is local."""
-    t = np.atleast_1d(np.asarray(thresholds, dtype=np.float64))
-    if not site.remotes:
-        t = np.full_like(t, ALWAYS_LOCAL_T)
-    lengths = site.lengths
-    below, tokens_below = lengths.cdf(t), lengths.tokens_below(t)
-    above = np.maximum(0.0, lengths.cdf(math.inf) - below)
-    tokens_above = np.maximum(0.0, lengths.tokens_below(math.inf) - tokens_below)
-    kv_bytes = kv.state_bytes * above + kv.bytes_per_token * tokens_above
-
-    def above_s(profile: PrefillProfile) -> Array:
-        if method == "paper":
-            return _at_mean_length(profile, above, tokens_above)
-        whole = mean_seconds_below(lengths, profile, [ALWAYS_LOCAL_T])
-        return np.maximum(0.0, whole - mean_seconds_below(lengths, profile, t))
-
-    if method == "paper":
-        local_s = _at_mean_length(site.profile.prefill, below, tokens_below)
-    else:
-        local_s = mean_seconds_below(lengths, site.profile.prefill, t)
-    return Work(
-        remote_fraction=above,
-        local_s=local_s,
-        remote_s={r.name: r.weight * above_s(r.profile) for r in site.remotes},
-        link_bytes={r.link: r.weight * kv_bytes for r in site.remotes},
-    )
-
-
-def _at_mean_length(profile: PrefillProfile, mass: Array, tokens: Array) -> Array:
-    """mass * T(tokens / mass), the paper's one-length-per-class work; 0 where a class is empty."""
-    empty = mass <= 0.0
-    mean_length = tokens / np.where(empty, 1.0, mass)
-    seconds: Array = np.where(empty, 0.0, mass * profile.prefill_s(mean_length))
-    return seconds
-
-
-@dataclass(frozen=True)
-class _Stage:
     name: str
     load: float
-    """Capacity units in use at the present demand."""
     capacity: float
     demand_rps: float
-    """Demand of the clusters that use this stage."""
+
+    @property
+    def utilisation(self) -> float:
+        if self.load <= 0:
+            return 0.0
+        return self.load / self.capacity if self.capacity > 0 else math.inf
 
 
-def predict(model: FleetModel, settings: dict[str, Setting]) -> Prediction:
+def predict(model: FleetModel, settings: Mapping[str, Setting]) -> Prediction:
     """What the fleet carries under `settings` (one per site). Demands must be above zero.
 
     Stage names: `local_prefill:PD`, `decode:PD`, `remote_prefill:PRFAAS`, `link:A->B`.
     """
-    works = {
-        site.name: work(model.kv, site, settings[site.name].threshold, model.method)
-        for site in model.sites
-    }
-    stages = _stages(model, settings, works)
-    tightest = max(stages, key=_utilisation)
-    # A stage that next to nothing uses has no capacity worth a number.
-    used = [s for s in stages if _utilisation(s) > _UNUSED * min(1.0, _utilisation(tightest))]
-    headroom = 1.0 / _utilisation(tightest) if tightest.capacity > 0 else 0.0
-    shipped = _link_bytes_per_s(model, works)
+    works = {name: work.at(settings[name].threshold) for name, work in model.works.items()}
+    stages = [(stage.utilisation, stage) for stage in _stages(model, settings, works)]
+    fullest, tightest = max(stages, key=lambda each: each[0])
+    headroom = 1.0 / fullest if tightest.capacity > 0 else 0.0
+    shipped = _link_bytes_per_s(model, settings, works)
     link_gbps = {link: gbps(rate) for link, rate in shipped.items()}
-    remote_rps = sum(s.demand_rps * float(works[s.name].remote_fraction[0]) for s in model.sites)
+    demand_rps = model.demand_rps
+    remote_rps = sum(s.demand_rps * works[s.name].remote_fraction for s in model.sites)
     return Prediction(
-        lambda_max_rps=headroom * model.demand_rps,
+        lambda_max_rps=headroom * demand_rps,
         headroom=headroom,
-        remote_fraction=remote_rps / model.demand_rps,
+        remote_fraction=remote_rps / demand_rps,
         bottleneck=tightest.name,
         stages=tuple(
             StageLoad(
                 name=stage.name,
                 capacity_rps=stage.capacity / stage.load * stage.demand_rps,
-                utilisation_ratio=_utilisation(stage) if stage.capacity > 0 else None,
+                utilisation_ratio=used if stage.capacity > 0 else None,
             )
-            for stage in used
+            for used, stage in stages
+            # A stage that next to nothing uses has no capacity worth a number.
+            if used > _UNUSED * min(1.0, fullest)
         ),
         link_gbps=link_gbps,
         link_utilisation_ratio={
@@ -186,39 +117,45 @@ def predict(model: FleetModel, settings: dict[str, Setting]) -> Prediction:
     )
 
 
-def _utilisation(stage: _Stage) -> float:
-    if stage.load <= 0:
-        return 0.0
-    return stage.load / stage.capacity if stage.capacity > 0 else math.inf
-
-
 def _stages(
-    model: FleetModel, settings: dict[str, Setting], works: dict[str, Work]
+    model: FleetModel, settings: Mapping[str, Setting], works: Mapping[str, Work]
 ) -> list[_Stage]:
     stages = []
+    remote_s, senders_rps = dict.fromkeys(model.prefill, 0.0), dict.fromkeys(model.prefill, 0.0)
+    on_link_rps = dict.fromkeys(model.link_gbps, 0.0)
     for site in model.sites:
-        setting, demand = settings[site.name], site.demand_rps
-        local = demand * float(works[site.name].local_s[0])
-        stages.append(_Stage(f"local_prefill:{site.name}", local, setting.n_prefill, demand))
+        setting, work, demand = settings[site.name], works[site.name], site.demand_rps
+        stages.append(
+            _Stage(f"local_prefill:{site.name}", demand * work.local_s, setting.n_prefill, demand)
+        )
         stages.append(
             _Stage(f"decode:{site.name}", demand * site.decode_s, setting.n_decode, demand)
         )
-    for name, instances in model.prefill.items():
-        users = [site for site in model.sites if name in works[site.name].remote_s]
-        load = sum(s.demand_rps * float(works[s.name].remote_s[name][0]) for s in users)
-        demand = sum(site.demand_rps for site in users)
-        stages.append(_Stage(f"remote_prefill:{name}", load, instances, demand))
-    for link, rate in _link_bytes_per_s(model, works).items():
-        users = [site for site in model.sites if link in works[site.name].link_bytes]
-        demand = sum(site.demand_rps for site in users)
+        shares = shares_of(site, setting)
+        for remote in site.remotes:
+            remote_s[remote.name] += demand * shares[remote.name] * work.remote_s[remote.name]
+            senders_rps[remote.name] += demand
+            on_link_rps[remote.link] += demand
+    for name, load in remote_s.items():
+        instances = model.prefill[name]
+        stages.append(_Stage(f"remote_prefill:{name}", load, instances, senders_rps[name]))
+    for link, rate in _link_bytes_per_s(model, settings, works).items():
         capacity = bytes_per_s(model.link_gbps[link])
-        stages.append(_Stage(f"link:{link}", rate, capacity, demand))
+        stages.append(_Stage(f"link:{link}", rate, capacity, on_link_rps[link]))
     return stages
 
 
-def _link_bytes_per_s(model: FleetModel, works: dict[str, Work]) -> dict[str, float]:
+def shares_of(site: Site, setting: Setting) -> Mapping[str, float]:
+    """How a site shares its remote requests out under a setting: one share per remote of it."""
+    return site.shares if setting.shares is None else setting.shares
+
+
+def _link_bytes_per_s(
+    model: FleetModel, settings: Mapping[str, Setting], works: Mapping[str, Work]
+) -> dict[str, float]:
     rates = dict.fromkeys(model.link_gbps, 0.0)
     for site in model.sites:
-        for link, per_request in works[site.name].link_bytes.items():
-            rates[link] += site.demand_rps * float(per_request[0])
+        shares, kv_bytes = shares_of(site, settings[site.name]), works[site.name].kv_bytes
+        for remote in site.remotes:
+            rates[remote.link] += site.demand_rps * shares[remote.name] * kv_bytes
     return rates

@@ -8,8 +8,10 @@ the model finds overloaded waives hold and dwell for a rise, and forbids every f
 from __future__ import annotations
 
 import dataclasses
+from dataclasses import dataclass
 
-from routing.core import fleetmodel, hysteresis, words
+from routing.core import hysteresis, probe, words
+from routing.core.bottleneck import link_label
 from routing.core.situation import Situation
 from routing.core.steps import changed_to, into_bounds, t_of
 from routing.core.threshold import Proposal, propose
@@ -35,7 +37,11 @@ def _damped(s: Situation, aim: Proposal, current: Prediction) -> Verdict:
     if not aim.significant:
         return s.hold("WithinNoise", words.within_noise(s.clusters))
     since_s = s.now_s if s.memory.gain_since_s is None else s.memory.gain_since_s
-    changed, clamps, waiting = _step(s, aim)
+    step = _step(s, aim, current)
+    changed, clamps, waiting = step.changed, step.clamps, step.waiting
+    if not changed and step.forbidden:
+        text = words.not_as_congestion(step.forbidden)
+        return s.hold("BottleneckForbids", text, gain_since_s=since_s, clamps=clamps)
     if not changed and not waiting:
         return s.hold("Optimal", words.optimal(s.clusters, s.params))
     if not changed:
@@ -44,7 +50,7 @@ def _damped(s: Situation, aim: Proposal, current: Prediction) -> Verdict:
         return s.hold("Congestion", text, next_at_s=at_s, gain_since_s=since_s)
     urgent = _urgent(s, changed, current)
     waits = [] if urgent else _waits(s, since_s)
-    if (soon := s.too_soon()) is not None:
+    if (soon := s.too_soon("urgent" if urgent else "loop")) is not None:
         waits.append(("RateLimited", soon[0], soon[1]))
     if waits:
         reason, why, at_s = max(waits, key=lambda wait: wait[2])
@@ -55,16 +61,23 @@ def _damped(s: Situation, aim: Proposal, current: Prediction) -> Verdict:
     return s.adopt(changed, reason, text, clamps=clamps)
 
 
-def _step(
-    s: Situation, aim: Proposal
-) -> tuple[dict[str, ClusterPlan], tuple[Clamp, ...], list[str]]:
-    """What may change now: one step per cluster, and no step down while a link is congested.
+@dataclass(frozen=True)
+class _Step:
+    """What may change now and the clamps on it; the congested links that hold others back; and the
+    links that limit, yet not as congestion: t does not rise for them."""
 
-    Returns the changes, the clamps on them and the congested links that hold others back.
-    """
+    changed: dict[str, ClusterPlan]
+    clamps: tuple[Clamp, ...]
+    waiting: list[str]
+    forbidden: list[str]
+
+
+def _step(s: Situation, aim: Proposal, limit: Prediction) -> _Step:
+    """One step per cluster, and no step down while a link is congested."""
     changed: dict[str, ClusterPlan] = {}
     clamps: list[Clamp] = []
     waiting: list[str] = []
+    forbidden: list[str] = []
     for name, plan in aim.plans.items():
         running = s.clusters[name]
         current, wanted = t_of(running, s.params), t_of(plan, s.params)
@@ -72,15 +85,27 @@ def _step(
         if wanted < current and congested:
             waiting += congested
             continue
+        held_up = not_congested(s, name)
+        if wanted > current and limit.bottleneck in held_up:
+            forbidden.append(limit.bottleneck.partition(":")[2])
+            clamps.append(Clamp(f"bottleneck_{held_up[limit.bottleneck]}", wanted, current))
+            continue
         stepped = hysteresis.step_limited(current, wanted, s.params.t_max_step_factor)
         if stepped != round(wanted):
             clamps.append(Clamp("t_max_step_factor", wanted, float(stepped)))
         allowed = into_bounds(s.params, stepped, clamps)
-        weights = fleetmodel.weights(s.scenario, s.links_up(name))
-        after = changed_to(running, "threshold", allowed, remote=weights)
+        remote = probe.shares(s, name, plan.remote)
+        after = changed_to(running, "threshold", allowed, remote=remote)
         if after != running:
             changed[name] = after
-    return changed, tuple(clamps), waiting
+    return _Step(changed, tuple(clamps), waiting, forbidden)
+
+
+def not_congested(s: Situation, name: str) -> dict[str, str]:
+    """Link stages of a cluster that flows or bursts hold up, with their label."""
+    views = [s.links[link.id] for link in s.links_up(name)]
+    labels = {f"link:{view.id}": link_label(view) for view in views}
+    return {stage: label for stage, label in labels.items() if label in ("flow", "burst")}
 
 
 def _urgent(s: Situation, changed: dict[str, ClusterPlan], current: Prediction) -> bool:
@@ -119,6 +144,8 @@ def _reason(
         return "Congestion"
     if aim.saves_remote:
         return "LeastRemote"
+    if all(words.running(p) == words.running(s.clusters[n]) for n, p in changed.items()):
+        return "ShareImbalance"
     lowered = [
         n for n, p in changed.items() if (p.threshold_tokens or 0) < t_of(s.clusters[n], s.params)
     ]

@@ -33,10 +33,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
-from routing.core.lengths import Array, BucketLengths, bucket_edges, normal_cdf
+from routing.core.curves import Array
+from routing.core.lengths import BucketLengths, bucket_edges, normal_cdf
 from routing.core.types import LengthHistogram
 
 N_DRAWS = 96
@@ -50,20 +52,29 @@ _FIT_STEPS = 8
 
 @dataclass(frozen=True)
 class Outlook:
-    """A distribution of lengths with its uncertainty: `edges` (n + 1,), `draws` (N_DRAWS, n)."""
+    """A distribution of lengths with its uncertainty: `edges` (n + 1,), `mean` (n,) shares, of
+    `n_effective` requests. `fit` is what `mean` is shrunk towards, by `weight`; None: by nothing.
+    """
 
     edges: Array
     mean: Array
-    draws: Array
+    shares: Array
+    n_effective: float
+    fit: _Fit | None = None
+    weight: float = 0.0
 
-    @property
+    @cached_property
     def lengths(self) -> BucketLengths:
         return BucketLengths(self.edges, self.mean)
 
-    @property
-    def buckets(self) -> BucketLengths:
-        """Each bucket alone, so that work of every draw is `draws @ work of buckets`."""
-        return BucketLengths(self.edges, np.eye(len(self.mean)))
+    @cached_property
+    def draws(self) -> Array:
+        """Shares in every draw, (N_DRAWS, n)."""
+        raw = _dirichlet(self.n_effective * self.shares)
+        if self.fit is None:
+            return raw
+        drawn: Array = (1 - self.weight) * raw + self.weight * self.fit.of_draws(raw)
+        return drawn
 
 
 def smooth(
@@ -144,17 +155,16 @@ def _distance(a: Array, b: Array, n: float) -> float:
 
 
 def outlook(histogram: LengthHistogram) -> Outlook:
-    """Shares and draws of a usable histogram, shrunk towards its log-normal."""
+    """What a usable histogram tells, shrunk towards its log-normal."""
     shares = np.asarray(histogram.counts, dtype=np.float64)
     shares = shares / shares.sum()
     edges, n = bucket_edges(histogram), min(max(histogram.n_effective, 1.0), 1e7)
-    raw = _dirichlet(n * shares)
     if np.count_nonzero(shares) < 4:
-        return Outlook(edges, shares, raw)
-    fit, fits = _log_normal(edges, shares, raw)
-    nu = max(1, int(np.count_nonzero(n * fit >= 1.0)) - 3)
-    weight = min(1.0, nu / max(_distance(shares, fit, n), 1e-9))
-    return Outlook(edges, (1 - weight) * shares + weight * fit, (1 - weight) * raw + weight * fits)
+        return Outlook(edges, shares, shares, n)
+    fit = _Fit(edges, shares)
+    nu = max(1, int(np.count_nonzero(n * fit.shares >= 1.0)) - 3)
+    weight = min(1.0, nu / max(_distance(shares, fit.shares, n), 1e-9))
+    return Outlook(edges, (1 - weight) * shares + weight * fit.shares, shares, n, fit, weight)
 
 
 def _scores(n: int) -> Array:
@@ -174,31 +184,38 @@ def _dirichlet(alpha: Array) -> Array:
     return np.asarray(gamma / np.maximum(total, 1e-300))
 
 
-def _log_normal(edges: Array, shares: Array, draws: Array) -> tuple[Array, Array]:
-    """Shares of the log-normal that fits, (n,), and of the one that fits each draw.
+class _Fit:
+    """The log-normal that fits observed `shares` (n,), and those that fit draws around them.
 
     Truncated to the buckets that hold anything; its mu and sigma give the observed mean and
     standard deviation of ln L. A draw's fit moves by what its own moments moved.
     """
-    centre = _centres(edges)
-    held = np.nonzero(shares)[0]
-    inside = np.zeros(len(shares))
-    inside[held[0] : held[-1] + 1] = 1.0
 
-    def curve(mu: Array, sigma: Array) -> Array:
-        z = (np.log(edges) - mu[:, None]) / sigma[:, None]
-        mass = np.maximum(np.diff(normal_cdf(z), axis=-1) * inside, 1e-300)
+    def __init__(self, edges: Array, observed: Array) -> None:
+        self._centre, self._log_edges = _centres(edges), np.log(edges)
+        held = np.nonzero(observed)[0]
+        self._inside = np.zeros(len(observed))
+        self._inside[held[0] : held[-1] + 1] = 1.0
+        self._mean, self._deviation = self._moments(observed[None, :])
+        mu, sigma = self._mean, self._deviation
+        for _ in range(_FIT_STEPS):
+            fitted_mean, fitted_deviation = self._moments(self._curve(mu, sigma))
+            mu = mu + (self._mean - fitted_mean)
+            sigma = sigma * np.clip(self._deviation / fitted_deviation, 0.8, 1.25)
+        self._mu, self._sigma = mu, sigma
+        self.shares: Array = self._curve(mu, sigma)[0]
+
+    def of_draws(self, draws: Array) -> Array:
+        """The fits of draws (N_DRAWS, n), same shape."""
+        means, deviations = self._moments(draws)
+        sigma = self._sigma * deviations / self._deviation
+        return self._curve(self._mu + means - self._mean, sigma)
+
+    def _curve(self, mu: Array, sigma: Array) -> Array:
+        z = (self._log_edges - mu[:, None]) / sigma[:, None]
+        mass = np.maximum(np.diff(normal_cdf(z), axis=-1) * self._inside, 1e-300)
         return np.asarray(mass / mass.sum(axis=-1, keepdims=True))
 
-    def moments(rows: Array) -> tuple[Array, Array]:
-        mean = rows @ centre
-        return mean, np.sqrt(np.maximum(rows @ centre**2 - mean**2, 1e-6))
-
-    mean, deviation = moments(shares[None, :])
-    mu, sigma = mean, deviation
-    for _ in range(_FIT_STEPS):
-        fitted_mean, fitted_deviation = moments(curve(mu, sigma))
-        mu = mu + (mean - fitted_mean)
-        sigma = sigma * np.clip(deviation / fitted_deviation, 0.8, 1.25)
-    means, deviations = moments(draws)
-    return curve(mu, sigma)[0], curve(mu + means - mean, sigma * deviations / deviation)
+    def _moments(self, rows: Array) -> tuple[Array, Array]:
+        mean = rows @ self._centre
+        return mean, np.sqrt(np.maximum(rows @ self._centre**2 - mean**2, 1e-6))

@@ -10,7 +10,8 @@ import numpy as np
 from routing.core import fleetmodel
 from routing.core.lengths import LogNormalLengths
 from routing.core.scenario import Scenario, parse_scenario
-from routing.core.throughput import FleetModel, Method
+from routing.core.site_work import Method
+from routing.core.throughput import FleetModel
 from routing.core.types import (
     ClusterPlan,
     LengthHistogram,

@@ -11,24 +11,26 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from routing.core import fleetmodel
-from routing.core.kvcache import KvModel, bytes_per_s, gbps
+from routing.core.curves import Array, Curve
+from routing.core.kvcache import KvModel, KvWindow, bytes_per_s, gbps
 from routing.core.lengths import (
     BucketLengths,
     LogNormalLengths,
     from_histogram,
-    mean_seconds_below,
+    mean_below,
     usable,
 )
 from routing.core.optimize import Freedom, optimise
 from routing.core.profiles import DecodeProfile, PrefillProfile, Profile, ProfileError
-from routing.core.throughput import FleetModel, Remote, Setting, Site, predict, work
+from routing.core.site_work import Remote, Site, SiteWork
+from routing.core.throughput import FleetModel, Setting, predict
 from routing.core.types import LengthHistogram
 from tests.core.cases import TRUE_LENGTHS, WIRE_EDGES, demo_model, demo_scenario, exact_histogram
 
-H200 = PrefillProfile(
+H200 = PrefillProfile.through(
     (1024, 8192, 27486, 45046, 62410, 131072), (0.44, 0.72, 1.63265, 2.48447, 3.51, 7.4)
 )
-H20 = PrefillProfile((10224, 27486, 62410), (1.829, 4.265, 9.73))
+H20 = PrefillProfile.through((10224, 27486, 62410), (1.829, 4.265, 9.73))
 
 
 def test_kv_bytes_and_rates() -> None:
@@ -60,7 +62,7 @@ BAD_PROFILES = [
 )
 def test_a_profile_no_hardware_has_is_refused(case, tokens, seconds, says) -> None:
     with pytest.raises(ProfileError, match=says):
-        PrefillProfile(tokens, seconds)
+        PrefillProfile.through(tokens, seconds)
 
 
 def test_the_log_normal_agrees_with_its_samples() -> None:
@@ -71,14 +73,14 @@ def test_the_log_normal_agrees_with_its_samples() -> None:
         below = drawn[drawn <= t]
         assert TRUE_LENGTHS.cdf([t])[0] == pytest.approx(len(below) / len(drawn), abs=0.003)
         seconds = float(np.sum(H20.prefill_s(below))) / len(drawn)
-        assert mean_seconds_below(TRUE_LENGTHS, H20, [t])[0] == pytest.approx(seconds, rel=0.01)
+        assert mean_below(TRUE_LENGTHS, H20.curve, [t])[0] == pytest.approx(seconds, rel=0.01)
 
 
 def test_buckets_know_the_mean_work_as_well_as_the_distribution() -> None:
     buckets = from_histogram(exact_histogram())
     for t in (5_000, 19_800, 60_000, math.inf):
-        exact = mean_seconds_below(TRUE_LENGTHS, H20, [t])[0]
-        assert mean_seconds_below(buckets, H20, [t])[0] == pytest.approx(exact, rel=0.005)
+        exact = mean_below(TRUE_LENGTHS, H20.curve, [t])[0]
+        assert mean_below(buckets, H20.curve, [t])[0] == pytest.approx(exact, rel=0.005)
 
 
 BROKEN = [
@@ -117,14 +119,36 @@ def site_of(bucket_weights: list[float]) -> Site:
 def test_work_is_monotone_in_t(bucket_weights) -> None:
     grid = np.geomspace(100, 100_000, 200)
     for method in ("exact", "paper"):
-        done = work(demo_model().kv, site_of(bucket_weights), grid, method)
+        each = SiteWork(demo_model().kv, site_of(bucket_weights), method)
+        done = [each.at(t) for t in grid]
         # The paper's one-length-per-class work bends with the profile but never turns.
-        assert np.all(np.diff(done.local_s) >= -1e-9)
-        assert np.all(np.diff(done.remote_fraction) <= 1e-12)
-        assert np.all(np.diff(done.link_bytes["prfaas->pd"]) <= 1e-3)
-    assert np.all(
-        np.diff(work(demo_model().kv, site_of(bucket_weights), grid).remote_s["prfaas"]) <= 1e-9
-    )
+        assert np.all(np.diff([work.local_s for work in done]) >= -1e-9)
+        assert np.all(np.diff([work.remote_fraction for work in done]) <= 1e-12)
+        assert np.all(np.diff([work.kv_bytes for work in done]) <= 1e-3)
+        if method == "exact":
+            assert np.all(np.diff([work.remote_s["prfaas"] for work in done]) <= 1e-9)
+
+
+BENT = Curve((9_000.0,), (0.1, 1.2), (1e-5, 0.0), (2e-9, 1e-9))
+
+
+@given(weights, st.floats(1.0, 2e5))
+@settings(max_examples=60, deadline=None)
+def test_one_t_at_a_time_says_what_many_at_once_say(bucket_weights, t) -> None:
+    for lengths in (site_of(bucket_weights).lengths, TRUE_LENGTHS):
+        mass, tokens, squares = lengths.at(t)
+        assert mass == pytest.approx(lengths.cdf([t])[0], abs=1e-12)
+        assert tokens == pytest.approx(lengths.tokens_below([t])[0], abs=1e-6)
+        assert squares == pytest.approx(lengths.squares_below([t])[0], rel=1e-9, abs=1e-3)
+        site = dataclasses.replace(demo_model().sites[0], lengths=lengths)
+        done = SiteWork(KvModel(17280, 1e6, (KvWindow(4096, 500.0),)), site, "exact").at(t)
+        seconds = mean_below(lengths, H20.curve, [t])[0]
+        assert done.local_s == pytest.approx(seconds, rel=1e-9, abs=1e-12)
+        # A curve that bends, by quadrature.
+        xs = np.geomspace(1.0, t, 40_001)
+        middle, mass = 0.5 * (xs[1:] + xs[:-1]), np.diff(lengths.cdf(xs))
+        by_hand = float(BENT.value(middle) @ mass)
+        assert mean_below(lengths, BENT, [t])[0] == pytest.approx(by_hand, rel=1e-3, abs=1e-9)
 
 
 @given(
@@ -142,13 +166,17 @@ def test_best_t_equals_brute_force(bucket_weights, link, n_prefill, n_remote) ->
     free = {"pd": Freedom.of_threshold(512, 65_536, n_prefill=n_prefill, n_decode=8 - n_prefill)}
     best = optimise(model, free)
     grid = np.arange(512.0, 65_537.0)
-    done = work(model.kv, model.sites[0], grid)
+    lengths = model.sites[0].lengths
+
+    def above(curve: Curve) -> Array:
+        return mean_below(lengths, curve, [np.inf]) - mean_below(lengths, curve, grid)
+
     with np.errstate(all="ignore"):
         rates = np.min(
             [
-                n_prefill / done.local_s,
-                n_remote / done.remote_s["prfaas"],
-                bytes_per_s(link) / done.link_bytes["prfaas->pd"],
+                n_prefill / mean_below(lengths, H20.curve, grid),
+                n_remote / np.maximum(above(H200.curve), 1e-15),
+                bytes_per_s(link) / np.maximum(above(model.kv.curve), 1e-6),
                 np.full_like(grid, (8 - n_prefill) / model.sites[0].decode_s),
             ],
             axis=0,
@@ -215,9 +243,13 @@ def test_remote_traffic_is_shared_by_what_each_side_takes() -> None:
         profile,
         (Remote("a", "a->pd", H200, 0.75), Remote("b", "b->pd", H20, 0.25)),
     )
-    kv = KvModel(17280, 182347366)
-    done = work(kv, site, [19_800])
-    assert done.link_bytes["a->pd"][0] == pytest.approx(3 * done.link_bytes["b->pd"][0])
+    model = FleetModel(
+        KvModel(17280, 182347366), (site,), {"a": 4.0, "b": 4.0}, {"a->pd": 100.0, "b->pd": 100.0}
+    )
+    told = predict(model, {"pd": Setting(19_800, 3, 5)}).link_gbps
+    assert told["a->pd"] == pytest.approx(3 * told["b->pd"])
+    told = predict(model, {"pd": Setting(19_800, 3, 5, {"a": 0.5, "b": 0.5})}).link_gbps
+    assert told["a->pd"] == pytest.approx(told["b->pd"])
     shares = fleetmodel.weights(demo_scenario(), list(demo_scenario().links))
     assert shares == {"prfaas": 1.0}
 

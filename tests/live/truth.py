@@ -8,7 +8,7 @@ from typing import Any
 from routing.core import fleetmodel
 from routing.core.planner import plan_scenario
 from routing.core.scenario import parse_scenario
-from routing.core.throughput import Setting, predict, work
+from routing.core.throughput import Setting, predict
 
 
 class FleetTruth:
@@ -30,9 +30,7 @@ class FleetTruth:
 
     def remote_fraction(self, cluster: str, threshold_tokens: float) -> float:
         """p(t): the share of a cluster's requests that are longer."""
-        site = next(site for site in self._model.sites if site.name == cluster)
-        done = work(self._model.kv, site, threshold_tokens, self._model.method)
-        return float(done.remote_fraction[0])
+        return self._model.works[cluster].at(threshold_tokens).remote_fraction
 
 
 def _settings(clusters: dict[str, Any]) -> dict[str, Setting]:

@@ -12,7 +12,8 @@ from console.context import STALE_AFTER_S
 from console.plans import cluster_words, roles
 from routing import commands, fleets, knobs
 from routing.core.decide import decide
-from routing.core.types import Memory, Observation, Prediction, Verdict, from_jsonable
+from routing.core.jsonable import from_jsonable
+from routing.core.types import Memory, Observation, Prediction, Verdict
 from routing.models import Decision, Hold, Policy, Rebalance, RouterState, Tick
 
 MODE_TITLES = {"active": "Activate the loop", "advisory": "Only advise", "paused": "Pause the loop"}

@@ -9,9 +9,10 @@ import tomllib
 from pathlib import Path
 
 from routing import commands, knobs
+from routing.core.jsonable import from_jsonable
 from routing.core.scenario import Scenario, parse_scenario
 from routing.core.scenario_tables import ScenarioError
-from routing.core.types import HeldPlan, Memory, Params, Plan, from_jsonable
+from routing.core.types import HeldPlan, Memory, Params, Plan
 from routing.models import Decision, Fleet, Hold, Policy, Tick
 from routing.scenario_files import inline_files
 

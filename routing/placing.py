@@ -7,9 +7,9 @@ from typing import Any
 
 from routing import commands, fleets, knobs, readings
 from routing.core.explain import Request, RequestError, explain
+from routing.core.jsonable import to_jsonable
 from routing.core.placement import Side
 from routing.core.placement_costs import costs_of
-from routing.core.types import to_jsonable
 from routing.models import Fleet
 
 

@@ -40,7 +40,7 @@ LEAST_MOVABLE = 0.01
 MOST_TOKENS = 1_048_576
 _ALIKE = 1.25
 """`moves` and transport hints this close to what runs are not worth a plan of their own."""
-_FINAL = ("Paused", "RateLimited")
+_FINAL = ("FloorRestored", "Paused", "RateLimited")
 
 
 def with_carried(s: Situation, verdict: Verdict) -> Verdict:

@@ -7,7 +7,7 @@ import dataclasses
 from routing.core import words
 from routing.core.bottleneck import Roles
 from routing.core.role_memory import ASTRAY_S, moving, observed
-from routing.core.role_model import best_t, free_at_s, gain_of, target, with_roles
+from routing.core.role_model import best_t, free_at_s, gain_of, with_roles
 from routing.core.scenario import Cluster
 from routing.core.situation import Situation
 from routing.core.types import ClusterPlan, PdObservation, Verdict
@@ -78,7 +78,7 @@ def _unneeded(s: Situation, name: str, running: ClusterPlan) -> Found | None:
     before = best_t(s, s.model, {name: present})
     after = best_t(s, s.model, {name: (running.n_prefill, running.n_decode)})
     gain = gain_of(s, before, after)
-    unwanted_below = _TIE if target(s) is not None else -s.params.roles_min_gain_ratio / 2
+    unwanted_below = _TIE if s.headroom_target is not None else -s.params.roles_min_gain_ratio / 2
     if present == (running.n_prefill, running.n_decode) or gain >= unwanted_below:
         return None
     why = f"the new roles would carry {after.prediction.lambda_max_rps:.2f} requests/s, the "

@@ -28,7 +28,7 @@ def best_roles(
     s: Situation, model: FleetModel, present: Mapping[str, Roles], free: list[str]
 ) -> Optimum:
     """The best roles; among equals the fewest moves."""
-    freedom = {n: fixed_at(s, n, roles) for n, roles in present.items()}
+    freedom = {n: s.freedom(n, roles) for n, roles in present.items()}
     for name in free:
         cluster, total = s.cluster(name), sum(present[name])
         freedom[name] = dataclasses.replace(
@@ -37,13 +37,16 @@ def best_roles(
             decode_high=total - cluster.min_prefill,
             decode_now=present[name][1],
         )
-    return optimise(model, freedom, headroom_target=target(s))
+    return optimise(model, freedom, headroom_target=s.headroom_target)
 
 
 def best_t(s: Situation, model: FleetModel, roles: Mapping[str, Roles]) -> Optimum:
     """The best thresholds at these roles, at the observed ones where none are given."""
-    freedom = {n: fixed_at(s, n, roles.get(n, roles_of(s, n))) for n in s.busy}
-    return optimise(model, freedom, headroom_target=target(s))
+    wanted = {n: roles.get(n, roles_of(s, n)) for n in s.busy}
+    if all(wanted[n] == roles_of(s, n) for n in s.busy):
+        return s.best_now
+    freedom = {n: s.freedom(n, wanted[n]) for n in s.busy}
+    return optimise(model, freedom, headroom_target=s.headroom_target)
 
 
 def best_t_of(
@@ -65,26 +68,14 @@ def best_t_of(
         freedom[other] = Freedom.of_threshold(
             setting.threshold, setting.threshold, n_prefill=n_prefill, n_decode=n_decode
         )
-    freedom[name] = fixed_at(s, name, roles)
-    return optimise(model, freedom, headroom_target=target(s)).prediction
-
-
-def fixed_at(s: Situation, name: str, roles: Roles) -> Freedom:
-    if name in s.tunable:
-        low, high = float(s.params.t_min_tokens), float(s.params.t_max_tokens)
-    else:
-        low = high = s.running[name].threshold
-    return Freedom.of_threshold(low, high, n_prefill=roles[0], n_decode=roles[1])
-
-
-def target(s: Situation) -> float | None:
-    return s.params.headroom_target if s.params.objective == "min_remote" else None
+    freedom[name] = s.freedom(name, roles)
+    return optimise(model, freedom, headroom_target=s.headroom_target).prediction
 
 
 def gain_of(s: Situation, before: Optimum, after: Optimum) -> float:
     """after / before - 1 in headroom; beyond a target there is nothing to gain."""
     now, then = before.prediction.headroom or 0.0, after.prediction.headroom or 0.0
-    enough = target(s)
+    enough = s.headroom_target
     if enough is not None:
         now, then = min(now, enough), min(then, enough)
     return min(then / max(now, _TIE), 1.0 / _TIE) - 1.0

@@ -22,6 +22,7 @@ from routing.core.bottleneck import Roles
 from routing.core.draws import FleetDraws
 from routing.core.lengths import usable
 from routing.core.link_state import NEW_LINK, LinkView
+from routing.core.optimize import Freedom, Optimum, optimise
 from routing.core.scenario import Cluster, Link, Scenario
 from routing.core.steps import kept_for_failures
 from routing.core.throughput import FleetModel, Setting, predict
@@ -179,6 +180,30 @@ class Situation:
     def running(self) -> dict[str, Setting]:
         """What the busy clusters run."""
         return self.settings(self.clusters)
+
+    @property
+    def headroom_target(self) -> float | None:
+        """The headroom that is enough; None where more is always better."""
+        return self.params.headroom_target if self.params.objective == "min_remote" else None
+
+    def freedom(self, name: str, roles: Roles) -> Freedom:
+        """What t may be at these roles; what is not tunable stays as it runs."""
+        if name in self.tunable:
+            low, high = float(self.params.t_min_tokens), float(self.params.t_max_tokens)
+        else:
+            low = high = self.running[name].threshold
+        return Freedom.of_threshold(low, high, n_prefill=roles[0], n_decode=roles[1])
+
+    @cached_property
+    def best_now(self) -> Optimum:
+        """The best thresholds and shares at the roles there are."""
+        assert self.model is not None, "asked for only with a model"
+        present = {
+            name: (int(setting.n_prefill), int(setting.n_decode))
+            for name, setting in self.running.items()
+        }
+        freedom = {name: self.freedom(name, roles) for name, roles in present.items()}
+        return optimise(self.model, freedom, headroom_target=self.headroom_target)
 
     def predict(self, clusters: Mapping[str, ClusterPlan]) -> Prediction | None:
         return None if self.model is None else predict(self.model, self.settings(clusters))

@@ -11,7 +11,6 @@ import numpy as np
 
 from routing.core import fleetmodel
 from routing.core.draws import Loads
-from routing.core.optimize import Freedom, optimise
 from routing.core.situation import Situation
 from routing.core.throughput import FleetModel, Setting, predict
 from routing.core.types import ClusterPlan, Prediction
@@ -41,22 +40,8 @@ def propose(situation: Situation, model: FleetModel) -> Proposal:
     """The thresholds to aim at; everything not tunable stays as it runs."""
     running = situation.running
     tunable = [name for name in situation.tunable if name in running]
-    params = situation.params
-    target = params.headroom_target if params.objective == "min_remote" else None
-    freedom = {
-        name: Freedom.of_threshold(
-            *(
-                (float(params.t_min_tokens), float(params.t_max_tokens))
-                if name in tunable
-                else (setting.threshold, setting.threshold)
-            ),
-            n_prefill=int(setting.n_prefill),
-            n_decode=int(setting.n_decode),
-        )
-        for name, setting in running.items()
-    }
-    best = optimise(model, freedom, headroom_target=target)
-    aimed, loads = _under_noise(situation, best.settings, tunable, freedom, target)
+    target, best = situation.headroom_target, situation.best_now
+    aimed, loads = _under_noise(situation, best.settings, tunable)
     before, after = predict(model, running), predict(model, aimed)
     now_h = situation.draws.headroom(running)
     logs = np.log(loads.headroom) - np.log(now_h)  # (n_draws,)
@@ -87,18 +72,17 @@ def _under_noise(
     situation: Situation,
     settings: Mapping[str, Setting],
     names: Iterable[str],
-    freedom: Mapping[str, Freedom],
-    target: float | None,
 ) -> tuple[dict[str, Setting], Loads]:
     """`settings` with the thresholds of `names`, in turn, moved to where E[ln h] is greatest, and
     the loads there."""
     chosen, loads = dict(settings), situation.draws.at(settings)
+    target, params = situation.headroom_target, situation.params
     for name in names:
-        setting, free = chosen[name], freedom[name]
-        low = max(setting.threshold * _SEARCH_BELOW, free.t_low)
-        high = min(setting.threshold * _SEARCH_ABOVE, free.t_high)
+        setting = chosen[name]
+        low = max(setting.threshold * _SEARCH_BELOW, params.t_min_tokens)
+        high = min(setting.threshold * _SEARCH_ABOVE, params.t_max_tokens)
         grid = np.unique(np.round(np.geomspace(max(low, 1.0), max(high, 1.0), _N_SEARCH)))
-        grid = np.clip(grid, free.t_low, free.t_high)
+        grid = np.clip(grid, params.t_min_tokens, params.t_max_tokens)
         expected = np.log(loads.headroom_along(name, setting, grid)).mean(axis=0)
         floor = expected.max()
         if target is not None:

@@ -1,17 +1,14 @@
 """The values that cross the core's one door, `decide.decide`.
 
-Everything is a frozen dataclass of plain values that round-trips through JSON (`to_jsonable`,
-`from_jsonable`), because a Tick row stores the very inputs and outputs of its decision.
+Everything is a frozen dataclass of plain values that round-trips through JSON (jsonable.py),
+because a Tick row stores the very inputs and outputs of its decision.
 Times are epoch seconds; rates requests per second; Gbps 10^9 bit/s; lengths tokens.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import types
-import typing
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeVar
+from typing import Literal
 
 Mode = Literal["always_local", "always_remote", "threshold"]
 SignalState = Literal["value", "idle", "missing", "failed"]
@@ -19,7 +16,6 @@ Action = Literal["adopt", "hold"]
 CacheMode = Literal["scarce", "abundant"]
 LinkLabel = Literal["clear", "near_limit", "congested", "flow_limited", "burst", "down", "unknown"]
 BottleneckLabel = Literal["prefill", "decode", "link", "flow", "burst", "unknown"]
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -436,40 +432,3 @@ class Verdict:
     bottleneck: Bottleneck = Bottleneck()
     bottlenecks: dict[str, Bottleneck] = field(default_factory=dict)
     alternatives: tuple[Alternative, ...] = ()
-
-
-def to_jsonable(value: Any) -> Any:
-    """Plain dicts and lists of a core value."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {f.name: to_jsonable(getattr(value, f.name)) for f in dataclasses.fields(value)}
-    if isinstance(value, dict):
-        return {k: to_jsonable(v) for k, v in value.items()}
-    if isinstance(value, tuple | list):
-        return [to_jsonable(v) for v in value]
-    return value
-
-
-def from_jsonable(cls: type[T], value: Any) -> T:
-    """The core value `to_jsonable` came from. Raises TypeError on an unknown or missing field."""
-    built: T = _build(cls, value)
-    return built
-
-
-def _build(kind: Any, value: Any) -> Any:
-    origin, args = typing.get_origin(kind), typing.get_args(kind)
-    if origin is typing.Union or origin is types.UnionType:
-        if value is None:
-            return None
-        return _build(next(a for a in args if a is not type(None)), value)
-    if dataclasses.is_dataclass(kind):
-        hints = typing.get_type_hints(kind)
-        unknown = value.keys() - hints.keys()
-        if unknown:
-            raise TypeError(f"{kind!r} has no field {sorted(unknown)[0]!r}")
-        return kind(**{k: _build(hints[k], v) for k, v in value.items()})  # type: ignore[operator]
-    if origin is dict:
-        return {k: _build(args[1], v) for k, v in value.items()}
-    if origin is tuple:
-        items = args[:1] * len(value) if args[-1:] == (Ellipsis,) else args
-        return tuple(_build(a, v) for a, v in zip(items, value, strict=True))
-    return value

@@ -8,6 +8,7 @@ from typing import Any
 
 from django.utils import timezone
 
+from routing.core.jsonable import to_jsonable
 from routing.core.types import (
     Alternative,
     Bottleneck,
@@ -23,7 +24,6 @@ from routing.core.types import (
     PrefillObservation,
     StageLoad,
     Verdict,
-    to_jsonable,
 )
 from routing.models import Decision, Delivery, Fleet, RouterState, Tick
 from tests.routing.cases import make_fleet

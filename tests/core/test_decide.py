@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from routing.core.decide import decide
+from routing.core.jsonable import from_jsonable, to_jsonable
 from routing.core.reasons import REASONS
 from routing.core.scenario import parse_scenario
 from routing.core.types import (
@@ -20,8 +21,6 @@ from routing.core.types import (
     Params,
     Plan,
     Verdict,
-    from_jsonable,
-    to_jsonable,
 )
 from tests.core.cases import (
     LINK,

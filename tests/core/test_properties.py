@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from routing.core.decide import decide
+from routing.core.jsonable import from_jsonable, to_jsonable
 from routing.core.reasons import REASONS
 from routing.core.scenario import parse_scenario
 from routing.core.types import (
@@ -28,8 +29,6 @@ from routing.core.types import (
     PrefillObservation,
     RoleChange,
     Verdict,
-    from_jsonable,
-    to_jsonable,
 )
 from tests.core.cases import (
     LINK,

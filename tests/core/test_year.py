@@ -15,18 +15,10 @@ import numpy as np
 import pytest
 
 from routing.core.decide import decide
+from routing.core.jsonable import from_jsonable, to_jsonable
 from routing.core.reasons import REASONS
 from routing.core.steps import kept_for_failures, t_of
-from routing.core.types import (
-    ClusterPlan,
-    Memory,
-    Observation,
-    Params,
-    Plan,
-    Verdict,
-    from_jsonable,
-    to_jsonable,
-)
+from routing.core.types import ClusterPlan, Memory, Observation, Params, Plan, Verdict
 from tests.core.year import CLUSTERS, MINIMA, SCENARIO, YEAR_S, Year
 
 MOST_MEMORY_BYTES = 32_768

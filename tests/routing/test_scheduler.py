@@ -12,7 +12,8 @@ from django.db import IntegrityError, connection, transaction
 
 from console.celery import app as celery
 from routing import announce, commands, delivery, fleets, scheduler, tasks
-from routing.core.types import Observation, Verdict, from_jsonable
+from routing.core.jsonable import from_jsonable
+from routing.core.types import Observation, Verdict
 from routing.models import Action, Decision, Delivery, Fleet, Tick
 from tests.routing.cases import (
     NOW,

@@ -9,7 +9,7 @@ from typing import Any
 from console import plans, sources
 from console.context import BAD, GOOD, OFF, STALE_AFTER_S, WARN, Mark
 from routing import rebalance
-from routing.core.scenario import Scenario
+from routing.core.scenario.document import Scenario
 from routing.models import Decision, Fleet, Rebalance, RoleMove
 from telemetry import store
 

@@ -10,7 +10,7 @@ from console.context import BAD, FORGOTTEN_AFTER_S, GOOD, OFF, STALE_AFTER_S, WA
 from console.live_state import is_down
 from console.plans import hue
 from routing import delivery, fleets
-from routing.core.scenario import Scenario
+from routing.core.scenario.document import Scenario
 from routing.models import Fleet
 from telemetry import store
 from telemetry.models import Agent

@@ -19,7 +19,7 @@ from console.missing import Finding
 from console.roles import readable
 from routing import commands, delivery, fleets, knobs
 from routing.core.reasons import REASONS
-from routing.core.scenario import Scenario
+from routing.core.scenario.document import Scenario
 from routing.models import Action, Decision, Fleet, Tick
 from telemetry.models import Agent
 

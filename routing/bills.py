@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from routing import fleets
-from routing.core import billing
+from routing.core.links import billing
 from routing.models import Fleet
 from telemetry import store
 

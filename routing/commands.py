@@ -15,8 +15,8 @@ from typing import Any
 from django.db import transaction
 
 from routing import announce, audit, knobs, rebalance
-from routing.core.scenario import parse_scenario
-from routing.core.scenario_tables import ScenarioError
+from routing.core.scenario.document import parse_scenario
+from routing.core.scenario.tables import ScenarioError
 from routing.models import Decision, Fleet, Hold, Policy, Rebalance
 from telemetry import tokens
 from telemetry.models import ApiToken

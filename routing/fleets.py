@@ -10,8 +10,8 @@ from pathlib import Path
 
 from routing import commands, knobs
 from routing.core.jsonable import from_jsonable
-from routing.core.scenario import Scenario, parse_scenario
-from routing.core.scenario_tables import ScenarioError
+from routing.core.scenario.document import Scenario, parse_scenario
+from routing.core.scenario.tables import ScenarioError
 from routing.core.types import HeldPlan, Memory, Params, Plan
 from routing.models import Decision, Fleet, Hold, Policy, Tick
 from routing.scenario_files import inline_files

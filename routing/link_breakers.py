@@ -12,7 +12,7 @@ from typing import Any
 
 from routing import audit, fleets
 from routing.commands import Refused
-from routing.core.breaker import FORGIVEN_S
+from routing.core.links.breaker import FORGIVEN_S
 from routing.core.types import Observation
 from routing.models import Action, Fleet
 

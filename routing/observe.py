@@ -19,8 +19,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from routing import kv_leaks, paths
-from routing.core import drift, histograms
-from routing.core.scenario import Scenario
+from routing.core import drift
+from routing.core.model import histograms
+from routing.core.scenario.document import Scenario
 from routing.core.types import (
     LengthHistogram,
     Observation,

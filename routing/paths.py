@@ -13,7 +13,7 @@ import itertools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from routing.core.scenario import Link, Scenario
+from routing.core.scenario.document import Link, Scenario
 from routing.core.types import LinkObservation, SignalState
 from telemetry import counters, wire
 from telemetry.store import Reading

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from routing import commands, fleets, knobs, readings
-from routing.core.explain import Request, RequestError, explain
 from routing.core.jsonable import to_jsonable
-from routing.core.placement import Side
-from routing.core.placement_costs import costs_of
+from routing.core.placement.costs import costs_of
+from routing.core.placement.explain import Request, RequestError, explain
+from routing.core.placement.rule import Side
 from routing.models import Fleet
 
 

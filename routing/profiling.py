@@ -15,9 +15,9 @@ from itertools import pairwise
 import numpy as np
 
 from routing import fleets
-from routing.core.lengths import from_histogram, usable
-from routing.core.profile_fit import Fit, PrefillRows, Refusal, fit_prefill
-from routing.core.scenario import Cluster
+from routing.core.model.lengths import from_histogram, usable
+from routing.core.model.profile_fit import Fit, PrefillRows, Refusal, fit_prefill
+from routing.core.scenario.document import Cluster
 from routing.core.types import LengthHistogram
 from routing.models import Fleet
 from telemetry import counters, store

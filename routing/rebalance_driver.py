@@ -16,7 +16,7 @@ from typing import Any
 from django.db import transaction
 
 from routing import delivery, fleets, rebalance, workers
-from routing.core.scenario import Cluster
+from routing.core.scenario.document import Cluster
 from routing.models import Decision, Delivery, Rebalance, RoleMove, RouterState
 from routing.rebalance_steps import (
     DRAIN,

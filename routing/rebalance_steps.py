@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from routing.core.scenario import Cluster
+from routing.core.scenario.document import Cluster
 from routing.models import Rebalance, RoleMove
 from routing.workers import Load, Worker
 

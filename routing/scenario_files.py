@@ -7,8 +7,8 @@ import zlib
 from pathlib import Path
 from typing import Any
 
-from routing.core.inline import inlined
-from routing.core.profile_files import FileError
+from routing.core.scenario.inline import inlined
+from routing.core.scenario.profile_files import FileError
 
 
 def inline_files(document: dict[str, Any], *, beside: Path) -> dict[str, Any]:

@@ -16,10 +16,10 @@ from typing import Any
 from django.db import transaction
 
 from routing import announce, commands, delivery, fleets, link_breakers, rebalance
-from routing.core import transport
 from routing.core.decide import decide
 from routing.core.jsonable import to_jsonable
-from routing.core.scenario import Scenario
+from routing.core.links import transport
+from routing.core.scenario.document import Scenario
 from routing.core.types import ClusterPlan, Memory, Observation, Plan, RoleChange, Verdict
 from routing.models import Decision, Fleet, Hold, Policy, Rebalance, Tick
 from routing.observe import observe

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from console import env
+from routing.core.placement.sides import REASONS as GATE_REASONS
 from routing.core.reasons import REASONS
-from routing.core.sides import REASONS as GATE_REASONS
 
 ROOT = Path(__file__).resolve().parent.parent
 

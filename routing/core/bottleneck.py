@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from routing.core.link_state import LinkView
+from routing.core.links.state import LinkView
 from routing.core.types import (
     Bottleneck,
     BottleneckLabel,

@@ -30,8 +30,8 @@ import math
 from collections.abc import Iterable
 
 from routing.core import probe, words
-from routing.core.kvcache import bytes_per_s
-from routing.core.scenario import Link
+from routing.core.model.kvcache import bytes_per_s
+from routing.core.scenario.document import Link
 from routing.core.situation import Situation
 from routing.core.types import CacheMode, ClusterPlan, Memory, Transport, Verdict
 

@@ -9,10 +9,10 @@ import numpy as np
 from routing.core import words
 from routing.core.carried import with_carried
 from routing.core.forced import forced
-from routing.core.lengths import usable
-from routing.core.role_facts import settled
-from routing.core.roles import step
-from routing.core.scenario import Scenario
+from routing.core.model.lengths import usable
+from routing.core.roles.facts import settled
+from routing.core.roles.step import step
+from routing.core.scenario.document import Scenario
 from routing.core.situation import Situation, survey
 from routing.core.tuning import tuned
 from routing.core.types import Memory, Observation, Params, Plan, Verdict

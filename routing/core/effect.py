@@ -11,9 +11,9 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
-from routing.core.fleetmodel import threshold_of
+from routing.core.model.fleetmodel import threshold_of
+from routing.core.model.uncertainty import Outlook
 from routing.core.types import Awaited, ClusterPlan, Memory, PdObservation
-from routing.core.uncertainty import Outlook
 
 SHOWS_WITHIN_S = 300.0
 LEAST_CHANGE = 0.05

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 
-from routing.core import fleetmodel, words
+from routing.core import words
+from routing.core.model import fleetmodel
 from routing.core.situation import Situation, Urgency
 from routing.core.steps import changed_to, into_bounds, t_of
 from routing.core.types import Clamp, ClusterPlan, Verdict

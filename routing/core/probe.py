@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from routing.core import fleetmodel
+from routing.core.model import fleetmodel
 from routing.core.situation import Situation
 from routing.core.types import ClusterPlan
 

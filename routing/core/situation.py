@@ -8,24 +8,19 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
-from routing.core import (
-    bottleneck,
-    drift,
-    effect,
-    fleetmodel,
-    hysteresis,
-    link_state,
-    role_memory,
-    set_back,
-)
+from routing.core import bottleneck, drift, effect, hysteresis, set_back
 from routing.core.bottleneck import Roles
-from routing.core.draws import FleetDraws
-from routing.core.lengths import usable
-from routing.core.link_state import NEW_LINK, LinkView
-from routing.core.optimize import Freedom, Optimum, optimise
-from routing.core.scenario import Cluster, Link, Scenario
+from routing.core.links import state as link_state
+from routing.core.links.state import NEW_LINK, LinkView
+from routing.core.model import fleetmodel
+from routing.core.model.draws import FleetDraws
+from routing.core.model.lengths import usable
+from routing.core.model.optimize import Freedom, Optimum, optimise
+from routing.core.model.throughput import FleetModel, Setting, predict
+from routing.core.model.uncertainty import Outlook, outlook, smooth, together
+from routing.core.roles import memory as role_memory
+from routing.core.scenario.document import Cluster, Link, Scenario
 from routing.core.steps import kept_for_failures
-from routing.core.throughput import FleetModel, Setting, predict
 from routing.core.types import (
     Bottleneck,
     Clamp,
@@ -39,7 +34,6 @@ from routing.core.types import (
     Prediction,
     Verdict,
 )
-from routing.core.uncertainty import Outlook, outlook, smooth, together
 
 FORMULA = "exact-3"
 """Method `exact` with thresholds chosen under sampling noise; stored with every verdict."""

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from routing.core import fleetmodel
-from routing.core.draws import Loads
+from routing.core.model import fleetmodel
+from routing.core.model.draws import Loads
+from routing.core.model.throughput import FleetModel, Setting, predict
+from routing.core.model.uncertainty import FALL_SD, LEAST_LOG_GAIN, RISE_SD
 from routing.core.situation import Situation
-from routing.core.throughput import FleetModel, Setting, predict
 from routing.core.types import ClusterPlan, Prediction
-from routing.core.uncertainty import FALL_SD, LEAST_LOG_GAIN, RISE_SD
 
 _SEARCH_BELOW, _SEARCH_ABOVE, _N_SEARCH = 0.6, 1.3, 129
 """The noise-aware t is sought within these factors of the best t of the mean, 0.6 % apart."""

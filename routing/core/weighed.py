@@ -13,7 +13,7 @@ from typing import Final
 
 from routing.core import words
 from routing.core.bottleneck import Roles
-from routing.core.role_model import as_roles, best_t_of, more
+from routing.core.roles.model import as_roles, best_t_of, more
 from routing.core.situation import Situation
 from routing.core.types import Alternative, ClusterPlan, Prediction, Verdict
 

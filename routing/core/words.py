@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from routing.core.link_state import LinkView
-from routing.core.scenario import Cluster
+from routing.core.links.state import LinkView
+from routing.core.scenario.document import Cluster
 from routing.core.threshold import Proposal
 from routing.core.types import ClusterPlan, HeldPlan, Params, Prediction, RoleChange, Transport
 

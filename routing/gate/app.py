@@ -13,7 +13,7 @@ import aiohttp
 import msgspec
 from aiohttp import web
 
-from routing.core.placement import Side
+from routing.core.placement.rule import Side
 from routing.gate.cache_map import CacheMap
 from routing.gate.config import GateConfig, UpstreamConfig
 from routing.gate.count import Counter, Tokenizer

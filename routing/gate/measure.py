@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from routing.core.placement import Judged, Prefixes, Route, Rule, Side, judge
+from routing.core.placement.rule import Judged, Prefixes, Route, Rule, Side, judge
 from routing.gate.count import Counter, Length
 from routing.gate.prefix import NOTHING, Chain, Match, chain_of
 from routing.gate.prompt import BYTES_PER_ID, Prompt

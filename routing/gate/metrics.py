@@ -10,8 +10,8 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 
-from routing.core import sides
-from routing.core.token_edges import TOKEN_EDGES
+from routing.core.placement import sides
+from routing.core.placement.token_edges import TOKEN_EDGES
 
 SIDES = ("local", "remote")
 JUDGED = "judged"

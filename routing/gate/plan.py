@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from routing.core.placement import Rule
+from routing.core.placement.rule import Rule
 from routing.core.types import CacheMode, Mode
 
 AckState = Literal["running", "refused", "no_plan"]

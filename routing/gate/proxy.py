@@ -16,8 +16,8 @@ import aiohttp
 import msgspec
 from aiohttp import web
 
-from routing.core import sides
-from routing.core.placement import Judged, Route, Rule, Side, Situation, WeightedTurns, route
+from routing.core.placement import sides
+from routing.core.placement.rule import Judged, Route, Rule, Side, Situation, WeightedTurns, route
 from routing.gate.count import Counter
 from routing.gate.measure import Measured, Measurer, Move
 from routing.gate.metrics import JUDGED, Metrics

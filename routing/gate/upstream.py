@@ -10,7 +10,7 @@ import aiohttp
 from multidict import CIMultiDict
 from yarl import URL
 
-from routing.core.placement import Side
+from routing.core.placement.rule import Side
 from routing.gate.config import UpstreamConfig
 from routing.gate.health import Health, State
 from routing.gate.prefix import Chain, PrefixIndex, Ticket

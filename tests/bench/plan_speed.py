@@ -20,13 +20,13 @@ from collections.abc import Callable
 import numpy as np
 from scipy.special import ndtr
 
-from routing.core.curves import Array, Curve
 from routing.core.decide import decide
-from routing.core.kvcache import bytes_per_s
-from routing.core.lengths import LogNormalLengths
-from routing.core.optimize import Freedom, Optimum, optimise
-from routing.core.site_work import Remote, Site
-from routing.core.throughput import FleetModel
+from routing.core.model.curves import Array, Curve
+from routing.core.model.kvcache import bytes_per_s
+from routing.core.model.lengths import LogNormalLengths
+from routing.core.model.optimize import Freedom, Optimum, optimise
+from routing.core.model.site_work import Remote, Site
+from routing.core.model.throughput import FleetModel
 from routing.core.types import Memory, Params
 from tests.core.big import big_fleet
 from tests.core.cases import demo_model

@@ -12,7 +12,7 @@ from django.test import Client
 from django.utils import timezone
 
 from routing import fleets
-from routing.core.explain import Request, explain
+from routing.core.placement.explain import Request, explain
 from routing.models import Fleet
 from telemetry import wire
 from tests.console.api_case import conforms, machine, person, send, strict

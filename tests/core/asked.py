@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any
 
 from routing.core.decide import decide
-from routing.core.scenario import Scenario, parse_scenario
+from routing.core.scenario.document import Scenario, parse_scenario
 from routing.core.types import Memory, Observation, Params, Plan, Verdict
 from tests.core.cases import demo_document, plan
 

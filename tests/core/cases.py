@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from routing.core import fleetmodel
-from routing.core.lengths import LogNormalLengths
-from routing.core.scenario import Scenario, parse_scenario
-from routing.core.site_work import Method
-from routing.core.throughput import FleetModel
+from routing.core.model import fleetmodel
+from routing.core.model.lengths import LogNormalLengths
+from routing.core.model.site_work import Method
+from routing.core.model.throughput import FleetModel
+from routing.core.scenario.document import Scenario, parse_scenario
 from routing.core.types import (
     ClusterPlan,
     LengthHistogram,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from routing.core.profile_fit import Fit, fit_prefill
+from routing.core.model.profile_fit import Fit, fit_prefill
 from tests.core.test_profile_fit import requests, worst_error
 
 _SEEDS = 200

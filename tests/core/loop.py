@@ -16,10 +16,10 @@ import numpy as np
 
 from routing.core import drift
 from routing.core.decide import decide
-from routing.core.lengths import LogNormalLengths
-from routing.core.optimize import Freedom, optimise
-from routing.core.scenario import Scenario
-from routing.core.throughput import FleetModel, Setting, predict
+from routing.core.model.lengths import LogNormalLengths
+from routing.core.model.optimize import Freedom, optimise
+from routing.core.model.throughput import FleetModel, Setting, predict
+from routing.core.scenario.document import Scenario
 from routing.core.types import (
     ClusterPlan,
     LengthHistogram,

@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from routing.core.kvcache import KvModel, gbps
-from routing.core.kvsize import size_of
-from routing.core.planner import plan_scenario
-from routing.core.scenario import Scenario, parse_scenario
-from routing.core.site_work import Method
+from routing.core.kvsize.size import size_of
+from routing.core.model.kvcache import KvModel, gbps
+from routing.core.model.planner import plan_scenario
+from routing.core.model.site_work import Method
+from routing.core.scenario.document import Scenario, parse_scenario
 from tests.core.cases import demo_document, demo_scenario
 
 K = 1024

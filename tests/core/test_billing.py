@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from routing.core import billing, link_state
-from routing.core.billing import bill
+from routing.core.links import billing
+from routing.core.links import state as link_state
+from routing.core.links.billing import bill
 from routing.core.types import BillingMemory, Params
 from tests.core.cases import demo_scenario, link
 

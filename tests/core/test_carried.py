@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from routing.core.decide import decide
-from routing.core.kvcache import KvWindow
-from routing.core.scenario import Scenario, parse_scenario
+from routing.core.model.kvcache import KvWindow
+from routing.core.scenario.document import Scenario, parse_scenario
 from routing.core.types import ClusterPlan, HeldPlan, Memory, Observation, Params, Verdict
 from tests.core.cases import LINK, demo_document, link, pd, plan, seen
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from routing.core.scenario import Scenario
+from routing.core.scenario.document import Scenario
 from tests.core.cases import demo_scenario
 from tests.core.loop import Passed, capacity_share, changes, run
 

@@ -7,8 +7,8 @@ import itertools
 
 import pytest
 
-from routing.core import link_state
 from routing.core.decide import decide
+from routing.core.links import state as link_state
 from routing.core.types import Memory, Params
 from tests.core.cases import demo_scenario, link, plan, seen
 

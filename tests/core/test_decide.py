@@ -10,7 +10,7 @@ import pytest
 from routing.core.decide import decide
 from routing.core.jsonable import from_jsonable, to_jsonable
 from routing.core.reasons import REASONS
-from routing.core.scenario import parse_scenario
+from routing.core.scenario.document import parse_scenario
 from routing.core.types import (
     ClusterPlan,
     HeldPlan,

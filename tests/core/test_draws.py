@@ -8,13 +8,13 @@ import math
 import numpy as np
 import pytest
 
-from routing.core.curves import Curve
-from routing.core.draws import FleetDraws
-from routing.core.lengths import BucketLengths, LogNormalLengths
-from routing.core.profiles import PrefillProfile
-from routing.core.site_work import Remote, Site
-from routing.core.throughput import FleetModel, Setting, predict
-from routing.core.uncertainty import N_DRAWS, Outlook, outlook
+from routing.core.model.curves import Curve
+from routing.core.model.draws import FleetDraws
+from routing.core.model.lengths import BucketLengths, LogNormalLengths
+from routing.core.model.profiles import PrefillProfile
+from routing.core.model.site_work import Remote, Site
+from routing.core.model.throughput import FleetModel, Setting, predict
+from routing.core.model.uncertainty import N_DRAWS, Outlook, outlook
 from tests.core.cases import demo_model, exact_histogram
 
 CASE = demo_model()

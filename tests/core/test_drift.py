@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from routing.core.drift import DRIFT_SD, noticed, shifted
-from routing.core.lengths import LogNormalLengths
+from routing.core.model.lengths import LogNormalLengths
 from routing.core.types import LengthShift, Memory
 from tests.core.cases import exact_histogram, pd, seen
 from tests.core.loop import TICK_S, Window, _sample

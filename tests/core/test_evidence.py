@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from routing.core.lengths import LogNormalLengths
-from routing.core.scenario import parse_scenario
+from routing.core.model.lengths import LogNormalLengths
+from routing.core.scenario.document import parse_scenario
 from routing.core.types import Observation, Verdict
 from tests.core.asked import GAINED, roles, says, scenario
 from tests.core.cases import demo_document, exact_histogram, pd, plan, seen

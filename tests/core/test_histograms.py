@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from routing.core.drift import SPANS_S
-from routing.core.histograms import Counted, Tally, finer, merge, shifts, spread, tally
-from routing.core.lengths import from_histogram, usable
-from routing.core.token_edges import TOKEN_EDGES
+from routing.core.model.histograms import Counted, Tally, finer, merge, shifts, spread, tally
+from routing.core.model.lengths import from_histogram, usable
+from routing.core.placement.token_edges import TOKEN_EDGES
 
 VLLM = (1.0, 2.0, 5.0, *(m * 10.0**k for k in range(1, 5) for m in (1, 2, 5)), 1e5, 2e5)
 TAU_S = 300.0

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from routing.core.inline import inlined
-from routing.core.length_files import length_buckets
-from routing.core.profile_files import FileError
-from routing.core.scenario import parse_scenario
-from routing.core.scenario_tables import ScenarioError
+from routing.core.scenario.document import parse_scenario
+from routing.core.scenario.inline import inlined
+from routing.core.scenario.length_files import length_buckets
+from routing.core.scenario.profile_files import FileError
+from routing.core.scenario.tables import ScenarioError
 from routing.scenario_files import inline_files
 from tests.core.cases import demo_document
 

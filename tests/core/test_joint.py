@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from routing.core.curves import Array, Curve
-from routing.core.kvcache import KvModel, bytes_per_s
-from routing.core.lengths import BucketLengths, LogNormalLengths, mean_below
-from routing.core.optimize import Freedom, Optimum, best_shares, optimise
-from routing.core.sharing import Sharing
-from routing.core.site_work import Remote, Site
-from routing.core.throughput import FleetModel, Setting, predict
+from routing.core.model.curves import Array, Curve
+from routing.core.model.kvcache import KvModel, bytes_per_s
+from routing.core.model.lengths import BucketLengths, LogNormalLengths, mean_below
+from routing.core.model.optimize import Freedom, Optimum, best_shares, optimise
+from routing.core.model.sharing import Sharing
+from routing.core.model.site_work import Remote, Site
+from routing.core.model.throughput import FleetModel, Setting, predict
 from tests.core.cases import demo_model
 
 T_LOW, T_HIGH = 512.0, 131_072.0

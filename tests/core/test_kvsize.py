@@ -12,8 +12,8 @@ from django.core.management.base import CommandError
 from hypothesis import given
 from hypothesis import strategies as st
 
-from routing.core.kvcache import KvModel, KvWindow
-from routing.core.kvsize import KvSizeError, LayerCounts, size_of
+from routing.core.kvsize.size import KvSizeError, LayerCounts, size_of
+from routing.core.model.kvcache import KvModel, KvWindow
 
 CONFIGS = Path(__file__).parents[2] / "../shared/data/configs"
 MIB = 2**20

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from routing.core import bottleneck
-from routing.core.lengths import LogNormalLengths
-from routing.core.link_state import LinkView
+from routing.core.links.state import LinkView
+from routing.core.model.lengths import LogNormalLengths
 from routing.core.types import (
     Bottleneck,
     LinkMemory,

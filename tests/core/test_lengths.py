@@ -12,11 +12,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from routing.core.curves import Array
-from routing.core.histograms import Counted, tally
-from routing.core.lengths import BucketLengths, from_histogram, mean_below
-from routing.core.profiles import PrefillProfile
-from routing.core.token_edges import TOKEN_EDGES
+from routing.core.model.curves import Array
+from routing.core.model.histograms import Counted, tally
+from routing.core.model.lengths import BucketLengths, from_histogram, mean_below
+from routing.core.model.profiles import PrefillProfile
+from routing.core.placement.token_edges import TOKEN_EDGES
 from routing.core.types import LengthHistogram
 
 TRACES = Path(__file__).parents[2] / "../shared/data/traces"

@@ -12,11 +12,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from routing.core import flows, link_state
 from routing.core.decide import decide
 from routing.core.jsonable import from_jsonable, to_jsonable
-from routing.core.link_state import LinkView
-from routing.core.scenario import Link, parse_scenario
+from routing.core.links import flows
+from routing.core.links import state as link_state
+from routing.core.links.state import LinkView
+from routing.core.scenario.document import Link, parse_scenario
 from routing.core.types import LinkMemory, LinkObservation, Memory, Params
 from tests.core.cases import demo_document, demo_scenario, link, plan, seen
 

@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from routing.core import breaker, link_state
 from routing.core.decide import decide
-from routing.core.link_state import LinkView
-from routing.core.scenario import Scenario, parse_scenario
+from routing.core.links import breaker
+from routing.core.links import state as link_state
+from routing.core.links.state import LinkView
+from routing.core.scenario.document import Scenario, parse_scenario
 from routing.core.types import (
     LinkMemory,
     LinkObservation,

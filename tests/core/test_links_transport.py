@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from routing.core import flows
 from routing.core.decide import decide
-from routing.core.transport import MOST_CONNECTIONS, WINDOW_BYTES, transport
+from routing.core.links import flows
+from routing.core.links.transport import MOST_CONNECTIONS, WINDOW_BYTES, transport
 from routing.core.types import LinkMemory, Memory, Params, Transport, Verdict
 from tests.core.cases import demo_scenario, link, plan, seen
 

@@ -10,20 +10,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from routing.core import fleetmodel
-from routing.core.curves import Array, Curve
-from routing.core.kvcache import KvModel, KvWindow, bytes_per_s, gbps
-from routing.core.lengths import (
+from routing.core.model import fleetmodel
+from routing.core.model.curves import Array, Curve
+from routing.core.model.kvcache import KvModel, KvWindow, bytes_per_s, gbps
+from routing.core.model.lengths import (
     BucketLengths,
     LogNormalLengths,
     from_histogram,
     mean_below,
     usable,
 )
-from routing.core.optimize import Freedom, optimise
-from routing.core.profiles import DecodeProfile, PrefillProfile, Profile, ProfileError
-from routing.core.site_work import Remote, Site, SiteWork
-from routing.core.throughput import FleetModel, Setting, predict
+from routing.core.model.optimize import Freedom, optimise
+from routing.core.model.profiles import DecodeProfile, PrefillProfile, Profile, ProfileError
+from routing.core.model.site_work import Remote, Site, SiteWork
+from routing.core.model.throughput import FleetModel, Setting, predict
 from routing.core.types import LengthHistogram
 from tests.core.cases import TRUE_LENGTHS, WIRE_EDGES, demo_model, demo_scenario, exact_histogram
 

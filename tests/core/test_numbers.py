@@ -9,9 +9,9 @@ import pytest
 from django.core.management import call_command
 from django.core.management.base import CommandError
 
-from routing.core.optimize import Freedom, optimise
-from routing.core.planner import plan_scenario
-from routing.core.scenario import parse_scenario
+from routing.core.model.optimize import Freedom, optimise
+from routing.core.model.planner import plan_scenario
+from routing.core.scenario.document import parse_scenario
 from tests.core.cases import demo_document, demo_model, demo_scenario
 
 

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from routing.core import sides
-from routing.core.explain import (
+from routing.core.placement import sides
+from routing.core.placement.costs import costs_of
+from routing.core.placement.explain import (
     DECIDED_BY,
     Costs,
     Moment,
@@ -21,9 +22,8 @@ from routing.core.explain import (
     RequestError,
     explain,
 )
-from routing.core.placement import Prefixes, Rule, Situation, judge, route
-from routing.core.placement_costs import costs_of
-from routing.core.scenario import parse_scenario
+from routing.core.placement.rule import Prefixes, Rule, Situation, judge, route
+from routing.core.scenario.document import parse_scenario
 from routing.core.types import ClusterPlan
 from tests.core.cases import demo_document, demo_scenario
 

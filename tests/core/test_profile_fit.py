@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from routing.core.profile_fit import Fit, PrefillRows, Refusal, fit_prefill
+from routing.core.model.profile_fit import Fit, PrefillRows, Refusal, fit_prefill
 
 TRUE = (0.3, 4e-5, 2e-10)
 LENGTHS = np.geomspace(300, 80_000, 40)

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from routing.core.decode_table import DecodeTable
-from routing.core.lengths import LogNormalLengths, mean_below
-from routing.core.profiles import DecodeProfile, PrefillProfile, ProfileError
+from routing.core.model.decode_table import DecodeTable
+from routing.core.model.lengths import LogNormalLengths, mean_below
+from routing.core.model.profiles import DecodeProfile, PrefillProfile, ProfileError
 
 KNOTS = PrefillProfile.through((1000, 4000, 10_000), (0.2, 0.5, 1.7))
 FIT = PrefillProfile.fitted(0.3, 4e-5, 2e-10, range_tokens=(1000, 100_000))

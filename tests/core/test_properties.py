@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from routing.core.decide import decide
 from routing.core.jsonable import from_jsonable, to_jsonable
 from routing.core.reasons import REASONS
-from routing.core.scenario import parse_scenario
+from routing.core.scenario.document import parse_scenario
 from routing.core.types import (
     Awaited,
     ClusterPlan,

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from routing.core import fleetmodel
 from routing.core.decide import decide
-from routing.core.lengths import LogNormalLengths
+from routing.core.model import fleetmodel
+from routing.core.model.lengths import LogNormalLengths
+from routing.core.model.throughput import Setting, predict
 from routing.core.reasons import REASONS
-from routing.core.scenario import Scenario, parse_scenario
-from routing.core.throughput import Setting, predict
+from routing.core.scenario.document import Scenario, parse_scenario
 from routing.core.types import (
     Memory,
     Observation,

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from routing.core.inline import inlined
-from routing.core.scenario import parse_scenario
-from routing.core.scenario_tables import ScenarioError
+from routing.core.scenario.document import parse_scenario
+from routing.core.scenario.inline import inlined
+from routing.core.scenario.tables import ScenarioError
 from tests.core.cases import demo_document, demo_scenario
 
 

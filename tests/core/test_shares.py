@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from routing.core.decide import decide
-from routing.core.scenario import Scenario, parse_scenario
+from routing.core.scenario.document import Scenario, parse_scenario
 from routing.core.types import (
     ClusterPlan,
     Memory,

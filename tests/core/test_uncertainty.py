@@ -7,10 +7,10 @@ import dataclasses
 import numpy as np
 import pytest
 
-from routing.core import uncertainty
-from routing.core.lengths import LogNormalLengths
+from routing.core.model import uncertainty
+from routing.core.model.lengths import LogNormalLengths
+from routing.core.model.uncertainty import outlook, smooth, together
 from routing.core.types import LengthHistogram
-from routing.core.uncertainty import outlook, smooth, together
 from tests.core.cases import TRUE_LENGTHS, WIRE_EDGES, exact_histogram
 
 

@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from routing.core.decide import decide
-from routing.core.scenario import parse_scenario
+from routing.core.scenario.document import parse_scenario
 from routing.core.types import PrefillObservation
 from tests.core.asked import ACTIVE, GAINED, says
 from tests.core.cases import demo_document, link, pd, plan, seen

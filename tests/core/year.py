@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from routing.core.lengths import LogNormalLengths
-from routing.core.scenario import Scenario, parse_scenario
+from routing.core.model.lengths import LogNormalLengths
+from routing.core.scenario.document import Scenario, parse_scenario
 from routing.core.types import (
     ClusterPlan,
     HeldPlan,

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from routing.core import sides
-from routing.core.placement import Prefixes, Route, Rule, Side, Situation, judge, route
+from routing.core.placement import sides
+from routing.core.placement.rule import Prefixes, Route, Rule, Side, Situation, judge, route
 
 TO_LOCAL, TO_REMOTE = "prfaas->pd", "pd->prfaas"
 BLOCK = 512

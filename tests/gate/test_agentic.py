@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from routing.core.placement import Prefixes, Rule, Situation, judge, route
+from routing.core.placement.rule import Prefixes, Rule, Situation, judge, route
 from routing.gate.prefix import PrefixIndex
 from routing.lab.traces import BLOCK_TOKENS, Row, read_trace
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from routing.core.explain import Request, explain
+from routing.core.placement.explain import Request, explain
 from routing.core.types import ClusterPlan
 from tests.gate.peers import RunningGate, plan
 

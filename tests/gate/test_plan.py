@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from routing.core.placement import Rule
+from routing.core.placement.rule import Rule
 from routing.gate.plan import PlanState, offer
 from tests.gate.peers import plan
 

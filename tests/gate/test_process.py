@@ -125,7 +125,7 @@ def test_the_gate_needs_neither_django_nor_numpy() -> None:
         "celery",
         "telemetry",
         "routing.lab",
-        "routing.core.lengths",
+        "routing.core.model.lengths",
     )
     script = (
         "import sys; import routing.gate.__main__;"

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from routing.core import sides
-from routing.core.placement import (
+from routing.core.placement import sides
+from routing.core.placement.rule import (
     Prefixes,
     Route,
     Rule,

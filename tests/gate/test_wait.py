@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from routing.core.placement import Prefixes, Rule, Side, Situation, judge, route
+from routing.core.placement.rule import Prefixes, Rule, Side, Situation, judge, route
 from routing.gate.wait import Pending, Wait
 
 

@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from routing.core import fleetmodel
-from routing.core.optimize import Freedom, optimise
-from routing.core.scenario import parse_scenario
-from routing.core.throughput import Setting, predict
+from routing.core.model import fleetmodel
+from routing.core.model.optimize import Freedom, optimise
+from routing.core.model.throughput import Setting, predict
+from routing.core.scenario.document import parse_scenario
 from tests.live.harness import Demo, free_port, say
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(2400)]

@@ -5,10 +5,10 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-from routing.core import fleetmodel
-from routing.core.planner import plan_scenario
-from routing.core.scenario import parse_scenario
-from routing.core.throughput import Setting, predict
+from routing.core.model import fleetmodel
+from routing.core.model.planner import plan_scenario
+from routing.core.model.throughput import Setting, predict
+from routing.core.scenario.document import parse_scenario
 
 
 class FleetTruth:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from routing import bills
-from routing.core import billing
+from routing.core.links import billing
 from telemetry import wire
 from tests.console.api_case import conforms, machine, send
 from tests.routing.cases import NOW_S, feed, link, make_fleet

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from routing import fleets
-from routing.core.token_edges import TOKEN_EDGES
+from routing.core.placement.token_edges import TOKEN_EDGES
 from routing.core.types import Observation, PdObservation
 from routing.observe import observe
 from telemetry import wire

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from routing import paths
-from routing.core.breaker import HOLD_S
-from routing.core.scenario import Scenario, parse_scenario
+from routing.core.links.breaker import HOLD_S
+from routing.core.scenario.document import Scenario, parse_scenario
 from routing.core.types import LinkObservation
 from telemetry import store, wire
 from telemetry.store import Reading

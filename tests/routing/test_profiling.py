@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from django.core.management import CommandError, call_command
 
-from routing.core.scenario import parse_scenario
+from routing.core.scenario.document import parse_scenario
 from routing.profiling import rows_of
 from telemetry import store, wire
 from tests.routing.cases import NOW_S, feed, make_fleet, scenario

@@ -17,8 +17,8 @@ from django.core.management.base import CommandError
 
 from console import demo
 from console.embedded import die_with_parent
-from routing.core.planner import plan_scenario
-from routing.core.scenario import Scenario, parse_scenario
+from routing.core.model.planner import plan_scenario
+from routing.core.scenario.document import Scenario, parse_scenario
 from routing.gate.config import load_config as load_gate
 from routing.lab.config import load_config as load_stack
 from routing.lab.load import LoadConfig, parse_args, source_of

@@ -9,7 +9,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
 
-from routing.core.kvsize import KvSize, KvSizeError, size_of
+from routing.core.kvsize.size import KvSize, KvSizeError, size_of
 
 KIB, MIB = 2**10, 2**20
 MAX_DIGITS = 12

@@ -11,9 +11,9 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
 
-from routing.core.planner import plan_scenario
-from routing.core.scenario import parse_scenario
-from routing.core.scenario_tables import ScenarioError
+from routing.core.model.planner import plan_scenario
+from routing.core.scenario.document import parse_scenario
+from routing.core.scenario.tables import ScenarioError
 from routing.scenario_files import inline_files
 
 _WORTH_SAYING = 0.001

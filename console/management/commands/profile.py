@@ -11,9 +11,9 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError
 
 from routing import fleets, profiling
-from routing.core.profile_fit import Fit
-from routing.core.scenario import Scenario
-from routing.core.scenario_tables import ScenarioError
+from routing.core.model.profile_fit import Fit
+from routing.core.scenario.document import Scenario
+from routing.core.scenario.tables import ScenarioError
 from routing.models import Fleet
 from routing.pools import WARM_UP_S
 from routing.profiling import Measured

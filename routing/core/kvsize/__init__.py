@@ -1,0 +1,1 @@
+"""Bytes of KV cache, from a Hugging Face model configuration."""

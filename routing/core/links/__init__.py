@@ -1,0 +1,1 @@
+"""What a link is now, and what plans may use of it."""

@@ -1,0 +1,1 @@
+"""The long timescale: who prefills and who decodes."""

@@ -1,0 +1,1 @@
+"""A fleet described in TOML or JSON: read strictly, files inlined."""

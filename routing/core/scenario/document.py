@@ -1,0 +1,414 @@
+"""A fleet's description (docs/contracts.md, Scenario): parsed TOML or JSON in, values out.
+
+Every key is checked and every unknown key is an error that names it, so a misspelt limit is never
+a limit that silently does not hold. The tables `arrivals`, `cache`, `faults` and `delays` belong to
+the simulation and are not looked into here.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Literal
+
+from routing.core.model.kvcache import KvModel, KvWindow
+from routing.core.model.lengths import Lengths
+from routing.core.model.profiles import Profile, ProfileError
+from routing.core.scenario.lengths import read_lengths
+from routing.core.scenario.profiles import PROFILE_KEYS, Described, read_profile
+from routing.core.scenario.tables import ScenarioError, Table
+
+_ROOT = (
+    *("fleet", "model", "profiles", "clusters", "links", "workload", "workloads", "baselines"),
+    *("arrivals", "cache", "faults", "delays"),
+)
+_CLUSTER = (
+    *("name", "kind", "profile", "instances", "start"),
+    *("min_prefill", "min_decode", "pinned", "drained", "control_urls"),
+)
+_LINK = (
+    *("from", "to", "gbps", "rtt_ms", "cap_gbps", "p95_cap_gbps", "connections"),
+    *("per_connection_gbps", "loss", "background_gbps", "schedule"),
+    *("utilisation_limit_ratio", "retransmit_limit_ratio", "rtt_limit_ms", "failure_limit_ratio"),
+    *("window_bytes", "p95_counts", "cost_per_gbps_month"),
+)
+_MODEL = ("bytes_per_token", "state_bytes", "windows", "config")
+_WORKLOAD = ("cluster", "rate_rps", "output_tokens", "lengths", "context_tokens")
+_SLO_SLACK = 1.02
+"""The slack goodput is counted with (docs/contracts.md): 25.5 ms a token still is 40 tokens/s."""
+_URL = re.compile(r"https?://[^\s/?#@]+(/[^\s?#]*)?")
+
+
+@dataclass(frozen=True)
+class Slo:
+    tokens_per_s: float
+    ttft_s: float
+
+
+@dataclass(frozen=True)
+class Start:
+    """What the cluster runs before the loop ever spoke; no threshold = everything local."""
+
+    n_prefill: int
+    threshold_tokens: int | None
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Machines of one site. `kind` `prefill` is a PrfaaS cluster: its instances only prefill.
+
+    `control_urls` are the stacks that list the instances (docs/contracts.md, A stack's workers).
+    """
+
+    name: str
+    kind: Literal["pd", "prefill"]
+    profile: str
+    instances: int
+    start: Start | None = None
+    min_prefill: int = 1
+    min_decode: int = 1
+    pinned: bool = False
+    drained: bool = False
+    control_urls: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Link:
+    """A directed path; `facts` are its optional keys: limits of its own, billing, simulation."""
+
+    source: str
+    target: str
+    gbps: float
+    rtt_s: float | None
+    facts: dict[str, Any]
+
+    @property
+    def id(self) -> str:
+        return f"{self.source}->{self.target}"
+
+    @property
+    def usable_gbps(self) -> float:
+        """What plans may use: `gbps`, capped by `cap_gbps`, less `background_gbps`."""
+        capped = min(self.gbps, float(self.facts.get("cap_gbps", self.gbps)))
+        return max(0.0, capped - float(self.facts.get("background_gbps", 0.0)))
+
+
+@dataclass(frozen=True)
+class Workload:
+    """The traffic a plan is made for, per PD cluster."""
+
+    cluster: str
+    rate_rps: float
+    output_tokens: float
+    lengths: Lengths
+    context_tokens: float
+    """KV that a request holds while it decodes, on the average: the prompt and half the answer."""
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """Identical instances of one profile that serve all the traffic without a PrfaaS cluster."""
+
+    profile: str
+    instances: int
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """One fleet: its name, what its hardware does, what links it, what it is meant to carry."""
+
+    fleet: str
+    slo: Slo
+    model: KvModel
+    profiles: dict[str, Profile]
+    clusters: tuple[Cluster, ...]
+    links: tuple[Link, ...]
+    workloads: tuple[Workload, ...]
+    homogeneous: Baseline | None
+
+    def cluster(self, name: str) -> Cluster | None:
+        return self._clusters.get(name)
+
+    def workload(self, cluster: str) -> Workload | None:
+        return self._workloads.get(cluster)
+
+    @cached_property
+    def links_to(self) -> dict[str, list[Link]]:
+        """The links that end in each cluster."""
+        found: dict[str, list[Link]] = {cluster.name: [] for cluster in self.clusters}
+        for link in self.links:
+            found[link.target].append(link)
+        return found
+
+    @cached_property
+    def _clusters(self) -> dict[str, Cluster]:
+        return {cluster.name: cluster for cluster in self.clusters}
+
+    @cached_property
+    def _workloads(self) -> dict[str, Workload]:
+        return {workload.cluster: workload for workload in self.workloads}
+
+
+def parse_scenario(document: dict[str, Any]) -> Scenario:
+    """The scenario a document describes. Raises ScenarioError naming the field and the value."""
+    root = Table(document, "", known=_ROOT)
+    fleet = root.table("fleet", ("name", "slo"))
+    slo = fleet.table("slo", ("tokens_per_s", "ttft_s"))
+    profiles = root.table("profiles", None)
+    baselines = root.table("baselines", ("homogeneous",), optional=True)
+    homogeneous = None
+    if "homogeneous" in baselines.data:
+        homogeneous = baselines.table("homogeneous", ("profile", "instances"))
+    described = {
+        name: read_profile(name, profiles.table(name, PROFILE_KEYS)) for name in list(profiles.data)
+    }
+    scenario = Scenario(
+        fleet=fleet.text("name"),
+        slo=Slo(slo.number("tokens_per_s", low=0), slo.number("ttft_s", low=0)),
+        model=_model(root.table("model", _MODEL)),
+        profiles={name: each.profile for name, each in described.items()},
+        clusters=tuple(_cluster(t) for t in root.tables("clusters", _CLUSTER)),
+        links=tuple(_link(t) for t in root.tables("links", _LINK, optional=True)),
+        workloads=_workloads(root),
+        homogeneous=None
+        if homogeneous is None
+        else Baseline(homogeneous.text("profile"), homogeneous.count("instances", low=2)),
+    )
+    _check(scenario)
+    scenario = _with_decode_tables(scenario, described)
+    for cluster in scenario.clusters:
+        if cluster.kind == "pd":
+            _check_slo(scenario, cluster)
+    return scenario
+
+
+def _model(table: Table) -> KvModel:
+    if "config" in table.data:
+        raise table.error(
+            "config",
+            "is read where the scenario file is read; here it must be bytes_per_token, state_bytes",
+        )
+    windows = table.rows("windows", 2) if "windows" in table.data else []
+    for i, (tokens, size) in enumerate(windows):
+        if tokens < 1 or tokens != int(tokens) or size <= 0:
+            field = f"{table.at('windows')}[{i}]"
+            message = "must be [whole tokens, bytes per token], both above 0"
+            raise ScenarioError(field, [tokens, size], message)
+    return KvModel(
+        # A model whose every layer has a window or a fixed state grows with no token.
+        bytes_per_token=table.number("bytes_per_token", low=0, inclusive=bool(windows)),
+        state_bytes=table.number("state_bytes", low=0, inclusive=True),
+        windows=tuple(KvWindow(int(tokens), size) for tokens, size in windows),
+    )
+
+
+def _with_decode_tables(scenario: Scenario, described: dict[str, Described]) -> Scenario:
+    """Decode tables put at the context that each PD cluster's workload brings.
+
+    The cluster then has a profile of its own, `PROFILE@CLUSTER`: two clusters of the same hardware
+    may bring different contexts, hence different batch caps.
+    """
+    profiles, clusters = dict(scenario.profiles), []
+    for cluster in scenario.clusters:
+        workload = scenario.workload(cluster.name)
+        if workload is not None and described[cluster.profile].table is not None:
+            profile = _at_context(
+                described[cluster.profile], cluster.name, workload.context_tokens, scenario.slo
+            )
+            profiles[profile.name] = profile
+            cluster = replace(cluster, profile=profile.name)
+        clusters.append(cluster)
+    baseline = scenario.homogeneous
+    if baseline is not None and described[baseline.profile].table is not None:
+        rate_rps = sum(workload.rate_rps for workload in scenario.workloads)
+        context = sum(w.rate_rps * w.context_tokens for w in scenario.workloads) / rate_rps
+        profile = _at_context(described[baseline.profile], "homogeneous", context, scenario.slo)
+        profiles[profile.name] = profile
+        baseline = replace(baseline, profile=profile.name)
+    return replace(scenario, profiles=profiles, clusters=tuple(clusters), homogeneous=baseline)
+
+
+def _at_context(described: Described, where: str, context_tokens: float, slo: Slo) -> Profile:
+    profile = described.profile
+    assert described.table is not None, "asked for only where there is a table"
+    try:
+        decode = described.table.at(
+            context_tokens,
+            longest_step_s=_SLO_SLACK / slo.tokens_per_s,
+            kv_capacity_tokens=described.kv_capacity_tokens,
+        )
+    except ProfileError as exc:
+        raise ScenarioError(
+            "fleet.slo.tokens_per_s",
+            slo.tokens_per_s,
+            f"cannot be kept by profile {profile.name} of {where}: {exc}",
+        ) from None
+    return replace(profile, name=f"{profile.name}@{where}", decode=decode)
+
+
+def _cluster(table: Table) -> Cluster:
+    kind = table.take("kind")
+    if kind not in ("pd", "prefill"):
+        raise table.error("kind", "must be pd or prefill")
+    instances = table.count("instances", low=2 if kind == "pd" else 1)
+    start = None
+    if "start" in table.data:
+        if kind != "pd":
+            raise table.error("start", "only a cluster of kind pd has roles and a threshold")
+        first = table.table("start", ("n_prefill", "threshold_tokens"))
+        start = Start(
+            n_prefill=first.count("n_prefill", low=1),
+            threshold_tokens=None
+            if first.take("threshold_tokens", None) is None
+            else first.count("threshold_tokens", low=0),
+        )
+        if start.n_prefill >= instances:
+            raise first.error("n_prefill", f"leaves no decode instance of {instances}")
+    cluster = Cluster(
+        name=table.text("name"),
+        kind=kind,
+        profile=table.text("profile"),
+        instances=instances,
+        start=start,
+        min_prefill=table.count("min_prefill", 1, low=1),
+        min_decode=table.count("min_decode", 1, low=1),
+        pinned=table.flag("pinned"),
+        drained=table.flag("drained"),
+        control_urls=_control_urls(table),
+    )
+    if kind == "pd" and cluster.min_prefill + cluster.min_decode > instances:
+        raise table.error("instances", "is less than min_prefill + min_decode")
+    return cluster
+
+
+def _control_urls(table: Table) -> tuple[str, ...]:
+    urls = table.take("control_urls", [])
+    if not isinstance(urls, list):
+        raise table.error("control_urls", "must be a list of URLs")
+    for i, url in enumerate(urls):
+        field = f"{table.at('control_urls')}[{i}]"
+        if not isinstance(url, str) or not _URL.fullmatch(url):
+            raise ScenarioError(field, url, "must be http://HOST... or https://HOST...")
+        if url in urls[:i]:
+            raise ScenarioError(field, url, "is listed twice")
+    return tuple(url.rstrip("/") for url in urls)
+
+
+_LINK_FACTS: dict[str, Callable[[Table, str], Any]] = {
+    "cap_gbps": lambda t, key: t.number(key, low=0),
+    "p95_cap_gbps": lambda t, key: t.number(key, low=0),
+    "connections": lambda t, key: t.count(key, low=1),
+    "per_connection_gbps": lambda t, key: t.number(key, low=0),
+    "loss": lambda t, key: t.number(key, low=0, inclusive=True),
+    "background_gbps": lambda t, key: t.number(key, low=0, inclusive=True),
+    "schedule": lambda t, key: t.pairs(key),
+    "utilisation_limit_ratio": lambda t, key: t.ratio(key),
+    "retransmit_limit_ratio": lambda t, key: t.ratio(key),
+    "rtt_limit_ms": lambda t, key: t.number(key, low=0),
+    "failure_limit_ratio": lambda t, key: t.ratio(key),
+    "window_bytes": lambda t, key: t.number(key, low=0),
+    "p95_counts": lambda t, key: t.one_of(key, ("out", "max")),
+    "cost_per_gbps_month": lambda t, key: t.number(key, low=0, inclusive=True),
+}
+
+
+def _link(table: Table) -> Link:
+    link = Link(
+        source=table.text("from"),
+        target=table.text("to"),
+        gbps=table.number("gbps", low=0),
+        rtt_s=table.number("rtt_ms", low=0, inclusive=True) / 1e3
+        if "rtt_ms" in table.data
+        else None,
+        facts={key: read(table, key) for key, read in _LINK_FACTS.items() if key in table.data},
+    )
+    return link
+
+
+def _workloads(root: Table) -> tuple[Workload, ...]:
+    """`[workload]`, or `[[workload]]` / `[[workloads]]` with one entry per PD cluster."""
+    key = "workloads" if "workloads" in root.data else "workload"
+    if isinstance(root.take(key), list):
+        return tuple(_workload(t, t.text("cluster")) for t in root.tables(key, _WORKLOAD))
+    table = root.table(key, _WORKLOAD)
+    pd = [c.get("name") for c in root.data.get("clusters", []) if c.get("kind") == "pd"]
+    if "cluster" not in table.data and len(pd) != 1:
+        raise table.error("cluster", "is needed where there is not exactly one PD cluster")
+    return (_workload(table, table.text("cluster") if "cluster" in table.data else str(pd[0])),)
+
+
+def _workload(table: Table, cluster: str) -> Workload:
+    if isinstance(table.take("output_tokens"), dict):
+        output = float(read_lengths(table.table("output_tokens", None)).tokens_below([math.inf])[0])
+    else:
+        output = table.number("output_tokens", low=0)
+    lengths = read_lengths(table.table("lengths", None))
+    prompt = float(lengths.tokens_below([math.inf])[0])
+    return Workload(
+        cluster=cluster,
+        rate_rps=table.number("rate_rps", low=0),
+        output_tokens=output,
+        lengths=lengths,
+        context_tokens=table.number("context_tokens", prompt + output / 2.0, low=0),
+    )
+
+
+def _check(scenario: Scenario) -> None:
+    """Everything that one table alone cannot say."""
+    kinds = _check_clusters(scenario)
+    _check_links(scenario, kinds)
+    _check_workloads(scenario, kinds)
+    baseline = scenario.homogeneous
+    if baseline is not None and baseline.profile not in scenario.profiles:
+        raise ScenarioError("baselines.homogeneous.profile", baseline.profile, "is not in profiles")
+
+
+def _check_clusters(scenario: Scenario) -> dict[str, str]:
+    kinds: dict[str, str] = {}
+    for i, cluster in enumerate(scenario.clusters):
+        field = f"clusters[{i}]"
+        if cluster.name in kinds:
+            raise ScenarioError(f"{field}.name", cluster.name, "is the name of another cluster")
+        if cluster.profile not in scenario.profiles:
+            raise ScenarioError(f"{field}.profile", cluster.profile, "is not in profiles")
+        kinds[cluster.name] = cluster.kind
+    if "pd" not in kinds.values():
+        raise ScenarioError("clusters", sorted(kinds), "needs at least one of kind pd")
+    return kinds
+
+
+def _check_slo(scenario: Scenario, cluster: Cluster) -> None:
+    speed = 1.0 / scenario.profiles[cluster.profile].decode.step_s
+    if _SLO_SLACK * speed < scenario.slo.tokens_per_s:
+        raise ScenarioError(
+            "fleet.slo.tokens_per_s",
+            scenario.slo.tokens_per_s,
+            f"profile {cluster.profile} of {cluster.name} decodes {speed:g} tokens/s at its cap",
+        )
+
+
+def _check_links(scenario: Scenario, kinds: dict[str, str]) -> None:
+    seen: set[str] = set()
+    for i, link in enumerate(scenario.links):
+        for key, name in (("from", link.source), ("to", link.target)):
+            if name not in kinds:
+                raise ScenarioError(f"links[{i}].{key}", name, "is not a cluster")
+        if kinds[link.source] == kinds[link.target]:
+            message = "must join a cluster of kind prefill with one of kind pd"
+            raise ScenarioError(f"links[{i}].to", link.target, message)
+        if link.id in seen:
+            raise ScenarioError(f"links[{i}]", link.id, "is described twice")
+        seen.add(link.id)
+
+
+def _check_workloads(scenario: Scenario, kinds: dict[str, str]) -> None:
+    served = [workload.cluster for workload in scenario.workloads]
+    for name in served:
+        if kinds.get(name) != "pd":
+            raise ScenarioError("workload.cluster", name, "is not a cluster of kind pd")
+    for name, kind in kinds.items():
+        if kind == "pd" and served.count(name) != 1:
+            raise ScenarioError("workload", name, "every PD cluster needs exactly one workload")

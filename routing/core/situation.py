@@ -35,7 +35,7 @@ from routing.core.types import (
     Verdict,
 )
 
-FORMULA = "exact-3"
+FORMULA = "exact-4"
 """Method `exact` with thresholds chosen under sampling noise; stored with every verdict."""
 Urgency = Literal["loop", "urgent", "person"]
 """Who asks for a change: the loop, a failure or a bound, a person."""

@@ -83,14 +83,15 @@ def _under_noise(
         high = min(setting.threshold * _SEARCH_ABOVE, params.t_max_tokens)
         grid = np.unique(np.round(np.geomspace(max(low, 1.0), max(high, 1.0), _N_SEARCH)))
         grid = np.clip(grid, params.t_min_tokens, params.t_max_tokens)
-        expected = np.log(loads.headroom_along(name, setting, grid)).mean(axis=0)
+        along = loads.along(name, setting, grid)
+        expected = np.log(along.headroom).mean(axis=0)
         floor = expected.max()
         if target is not None:
             floor = min(floor, math.log(target))
         # Ties, and all that reaches a target, fall to the highest t: the least traffic on links.
-        t = float(grid[np.nonzero(expected >= floor - _TIE)[0][-1]])
-        chosen[name] = dataclasses.replace(setting, threshold=t)
-        loads.change(name, chosen[name])
+        best = int(np.nonzero(expected >= floor - _TIE)[0][-1])
+        chosen[name] = dataclasses.replace(setting, threshold=float(grid[best]))
+        loads.take(name, along, best)
     return chosen, loads
 
 

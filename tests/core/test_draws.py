@@ -84,11 +84,12 @@ def test_along_a_grid_it_is_the_same_at_every_t() -> None:
     settings = {"x": SETTINGS[0][1], "y": SETTINGS[0][2]}
     grid = np.array([600.0, 5_000.0, 19_800.0, 131_072.0])
     loads = draws.at(settings)
-    along = loads.headroom_along("y", settings["y"], grid)
+    found = loads.along("y", settings["y"], grid)
+    along = found.headroom
     for i, t in enumerate(grid):
         changed = dataclasses.replace(settings["y"], threshold=float(t))
         assert along[:, i] == pytest.approx(draws.headroom({**settings, "y": changed}))
-    loads.change("y", dataclasses.replace(settings["y"], threshold=5_000.0))
+    loads.take("y", found, 1)
     assert loads.headroom == pytest.approx(along[:, 1])
 
 

@@ -161,44 +161,55 @@ class Loads:
         ]
         self._own = np.concatenate([own for own, _ in each], axis=1)  # (n_draws, K)
         self._asked = [{name: s[:, 0] for name, s in seconds.items()} for _, seconds in each]
+        self._total = {name: np.zeros(len(self._own)) for name in model.prefill}
+        for asked in self._asked:
+            for name, seconds in asked.items():
+                self._total[name] += seconds
 
     @property
     def headroom(self) -> Array:
         """Shape (n_draws,)."""
         fullest = self._own.max(axis=1)
-        for name, seconds in self._seconds(self._asked).items():
+        for name, seconds in self._total.items():
             fullest = np.maximum(fullest, self._fullness(name, seconds))
         return _headroom(fullest)
 
-    def headroom_along(self, name: str, setting: Setting, grid: Array) -> Array:
-        """Headroom while site `name` runs `setting` at each t of `grid`, (n_draws, g)."""
+    def along(self, name: str, setting: Setting, grid: Array) -> Along:
+        """What it is while site `name` runs `setting` at each t of `grid` (g,)."""
         k = self._row[name]
         own, seconds = self._sites[name].load(self._model, setting, grid)
         others = np.delete(self._own, k, axis=1).max(axis=1, initial=0.0)
         fullest = np.maximum(own, others[:, None])
-        rest = self._seconds([*self._asked[:k], *self._asked[k + 1 :]])
-        for remote in self._model.prefill:
-            total = rest.get(remote, np.zeros(len(others)))[:, None] + seconds.get(remote, 0.0)
-            fullest = np.maximum(fullest, self._fullness(remote, total))
-        return _headroom(fullest)
+        asked = self._asked[k]
+        for remote, total in self._total.items():
+            if remote in seconds:
+                rest = np.maximum(total - asked[remote], 0.0)
+                full = self._fullness(remote, rest[:, None] + seconds[remote])
+            else:
+                full = self._fullness(remote, total)[:, None]
+            fullest = np.maximum(fullest, full)
+        return Along(_headroom(fullest), own, seconds)
 
-    def change(self, name: str, setting: Setting) -> None:
-        """Site `name` runs `setting` from now on."""
-        at = np.array([setting.threshold])
-        own, seconds = self._sites[name].load(self._model, setting, at)
-        self._own[:, self._row[name]] = own[:, 0]
-        self._asked[self._row[name]] = {remote: s[:, 0] for remote, s in seconds.items()}
-
-    def _seconds(self, asked: list[dict[str, Array]]) -> dict[str, Array]:
-        total: dict[str, Array] = {}
-        for each in asked:
-            for name, seconds in each.items():
-                total[name] = total[name] + seconds if name in total else seconds
-        return total
+    def take(self, name: str, along: Along, i: int) -> None:
+        """Site `name` runs the `i`th t of `along` from now on."""
+        k = self._row[name]
+        self._own[:, k] = along.own[:, i]
+        for remote, seconds in along.seconds.items():
+            self._total[remote] += seconds[:, i] - self._asked[k][remote]
+            self._asked[k][remote] = seconds[:, i]
 
     def _fullness(self, remote: str, seconds: Array) -> Array:
         full: Array = seconds / max(self._model.prefill[remote], _LEAST_HEADROOM)
         return full
+
+
+class Along(NamedTuple):
+    """Along a grid of t of one site: the fleet's headroom, how full the site's own stages are, and
+    the seconds it asks of each PrfaaS cluster; shapes (n_draws, g)."""
+
+    headroom: Array
+    own: Array
+    seconds: dict[str, Array]
 
 
 def _headroom(fullest: Array) -> Array:

@@ -236,14 +236,28 @@ class _Search:
     def with_fewer_moves(self, choices: dict[str, _Choice]) -> dict[str, _Choice]:
         """The choices with as many sites as possible at the roles they have, in the order of sites,
         as long as the shared stages carry it with the shares that carried the choices."""
-        moved = [site for site in self._sites if site.moves(choices[site.name])]
-        for site in moved:
-            stays = site.staying(choices[site.name].rate_rps)
-            if stays is not None:
-                tried = {**choices, site.name: stays}
-                if self._shared_tightness(tried) <= 1.0 + _TIE_ROLES:
-                    choices = tried
-        return choices
+        moved = {s.name: s for s in self._sites if s.moves(choices[s.name])}
+        if not moved:
+            return choices
+        kept = dict(choices)
+        shared, sharing = self._sharing(choices)
+        shares = sharing.least_load().shares
+        spare = self._instances * (1.0 + _TIE_ROLES) - (sharing.seconds * shares).sum(axis=0)
+        rows = {site.name: k for k, site in enumerate(shared)}
+        for name, site in moved.items():
+            stays = site.staying(choices[name].rate_rps)
+            if stays is None:
+                continue
+            if name in rows:
+                k, alone = rows[name], self._sharing({name: stays}, [shared[rows[name]]])[1]
+                if np.any(shares[k] > alone.most[0] * (1.0 + _TIE_ROLES)):
+                    continue
+                more = (alone.seconds[0] - sharing.seconds[k]) * shares[k]
+                if np.any(more > spare):
+                    continue
+                spare = spare - more
+            kept[name] = stays
+        return kept
 
     def shares(self, choices: Mapping[str, _Choice]) -> dict[str, dict[str, float]]:
         """How everybody shares out what goes remote."""
@@ -258,8 +272,12 @@ class _Search:
             own[site.name] = {remote.name: given[remote.name] for remote in site.remotes}
         return own
 
-    def _sharing(self, choices: Mapping[str, _Choice]) -> tuple[list[Site], Sharing]:
-        sites = [site for site in self._model.sites if site.remotes]
+    def _sharing(
+        self, choices: Mapping[str, _Choice], sites: list[Site] | None = None
+    ) -> tuple[list[Site], Sharing]:
+        """What `sites` (all with a remote) ask of shared stages."""
+        if sites is None:
+            sites = [site for site in self._model.sites if site.remotes]
         seconds = np.zeros((len(sites), len(self._remotes)))
         link_use = np.full(seconds.shape, np.inf)
         column = {name: m for m, name in enumerate(self._remotes)}

@@ -33,7 +33,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 
@@ -167,6 +167,7 @@ def outlook(histogram: LengthHistogram) -> Outlook:
     return Outlook(edges, (1 - weight) * shares + weight * fit.shares, shares, n, fit, weight)
 
 
+@lru_cache(maxsize=16)
 def _scores(n: int) -> Array:
     return np.random.Generator(np.random.PCG64(20_260_416)).standard_normal((N_DRAWS, n))
 

@@ -352,3 +352,68 @@ def test_a_target_takes_the_least_remote_traffic_that_reaches_it() -> None:
     most, least = optimise(model, freedom), optimise(model, freedom, headroom_target=1.2)
     assert least.prediction.headroom == pytest.approx(1.2, rel=1e-3)
     assert sum(least.prediction.link_gbps.values()) < 0.9 * sum(most.prediction.link_gbps.values())
+
+
+NOTHING = [
+    ("no PrfaaS instance", {"prefill": {"a": 0.0}}, {}),
+    ("no link", {"link_gbps": {"a->pd": 0.0}}, {}),
+    ("neither", {"prefill": {"a": 0.0}, "link_gbps": {"a->pd": 0.0}}, {}),
+    ("nobody prefills", {}, {"n_prefill": 0, "n_decode": 8}),
+    ("nobody decodes", {}, {"n_prefill": 8, "n_decode": 0}),
+]
+
+
+@pytest.mark.parametrize(("case", "model", "roles"), NOTHING, ids=[case[0] for case in NOTHING])
+def test_what_carries_nothing_is_a_plan_without_headroom(case, model, roles) -> None:
+    fleet = FleetModel(
+        CASE.kv,
+        (case_site("pd", 3.0, (Remote("a", "a->pd", H200, 1.0),)),),
+        {"a": 4.0},
+        {"a->pd": 100.0},
+    )
+    fleet = dataclasses.replace(fleet, **model)
+    free = Freedom.of_threshold(T_LOW, T_HIGH / 2, **{"n_prefill": 3, "n_decode": 5, **roles})
+    found = optimise(fleet, {"pd": free})
+    assert found.prediction.headroom == 0.0
+    assert T_LOW <= found.settings["pd"].threshold <= T_HIGH / 2
+
+
+def test_one_dead_prfaas_cluster_of_two_gets_nothing() -> None:
+    remotes = (Remote("a", "a->pd", H200, 0.5), Remote("b", "b->pd", H200, 0.5))
+    model = FleetModel(
+        CASE.kv,
+        (case_site("pd", 3.0, remotes),),
+        {"a": 4.0, "b": 0.0},
+        {"a->pd": 100.0, "b->pd": 100.0},
+    )
+    found = optimise(model, {"pd": Freedom(T_LOW, T_HIGH, 8, 1, 7)})
+    shares = found.settings["pd"].shares
+    assert shares is not None
+    assert shares["a"] == pytest.approx(1.0, abs=1e-6)
+
+
+def test_roles_stay_where_they_carry_as_much() -> None:
+    """Decode limits at any of these splits of 16: who decodes now goes on, alone or with others."""
+    local = FleetModel(CASE.kv, (case_site("pd", 3.0, ()),), {}, {})
+    apart = FleetModel(
+        CASE.kv,
+        (
+            case_site("pd", 3.0, (Remote("a", "a->pd", H200, 1.0),)),
+            case_site("other", 3.0, (Remote("a", "a->other", H200, 1.0),)),
+        ),
+        {"a": 40.0},
+        {"a->pd": 100.0, "a->other": 100.0},
+    )
+    t = (math.inf, math.inf)
+    best = optimise(local, {"pd": Freedom(*t, 16, 1, 15)})
+    n_decode = int(best.settings["pd"].n_decode)
+    kept = optimise(local, {"pd": Freedom(*t, 16, 1, 15, decode_now=n_decode)})
+    assert kept.settings["pd"].n_decode == n_decode
+    # "other" is short of decode at 2 of 3 and decides the headroom; "pd" has more than it needs.
+    freedom = {
+        "other": Freedom.of_threshold(T_LOW, T_HIGH, n_prefill=1, n_decode=2),
+        "pd": Freedom(T_LOW, T_HIGH, 16, 1, 15, decode_now=9),
+    }
+    assert optimise(apart, freedom).settings["pd"].n_decode == 9
+    freedom["pd"] = dataclasses.replace(freedom["pd"], decode_now=1)
+    assert optimise(apart, freedom).settings["pd"].n_decode == 2, "one does not carry it"

@@ -29,6 +29,9 @@ from routing.core.types import Prediction
 
 _SLACK = 1e-12
 """Relative: a bound met exactly must not be lost to rounding."""
+_LEAST = 1e-9
+"""Capacity (of instances, bytes/s) and rate instead of none, so that what carries nothing has a
+finite fullness like everything else."""
 _RATE_CLOSE = 1e-6
 _MOST_STEPS = 60
 _TIE_ROLES = 1e-6
@@ -135,8 +138,11 @@ class _Search:
         ]
         self._remotes = list(model.prefill)
         self._t_high = {name: free.t_high for name, free in freedom.items()}
-        self._link_bytes_per_s = {link: bytes_per_s(g) for link, g in model.link_gbps.items()}
-        self._instances = np.array(list(model.prefill.values()))
+        self._link_bytes_per_s = {
+            link: max(bytes_per_s(gbps), _LEAST) for link, gbps in model.link_gbps.items()
+        }
+        self._prefill = {name: max(n, _LEAST) for name, n in model.prefill.items()}
+        self._instances = np.array(list(self._prefill.values()))
         self._least: LeastLoad | None = None
         self._has_choice = any(len(site.remotes) > 1 for site in model.sites)
 
@@ -145,6 +151,8 @@ class _Search:
         high = min(site.most_rps for site in self._sites)
         if target_rps is not None:
             high = min(high, target_rps)
+        if high <= 0.0:
+            return 0.0
         overfull = self._tightness(high)
         if overfull <= 1.0:
             return high
@@ -209,7 +217,7 @@ class _Search:
                 used[remote.name] += choice.rate_rps * choice.work.remote_s[remote.name]
                 sent = choice.rate_rps * choice.work.kv_bytes
                 tightest = max(tightest, fullness(sent, self._link_bytes_per_s[remote.link]))
-        loads = (fullness(load, self._model.prefill[name]) for name, load in used.items())
+        loads = (fullness(load, self._prefill[name]) for name, load in used.items())
         return max(tightest, max(loads, default=0.0))
 
     def _least_load(self, sharing: Sharing) -> float:
@@ -225,13 +233,15 @@ class _Search:
         return self._least.load
 
     def choices(self, rate_rps: float) -> dict[str, _Choice]:
-        """Everybody's cheapest way at a rate that is carried."""
-        found = {site.name: site.choice(rate_rps) for site in self._sites}
-        return {
-            name: each._replace(t=self._model.works[name].end_of_gap(each.t, self._t_high[name]))
-            for name, each in found.items()
-            if isinstance(each, _Choice)
-        }
+        """Everybody's cheapest way at a rate that is carried; where none is, at next to none."""
+        found = {}
+        for site in self._sites:
+            choice = site.choice(max(rate_rps, _LEAST))
+            if isinstance(choice, float):
+                choice = site.nothing_carried()
+            t = self._model.works[site.name].end_of_gap(choice.t, self._t_high[site.name])
+            found[site.name] = choice._replace(t=t)
+        return found
 
     def with_fewer_moves(self, choices: dict[str, _Choice]) -> dict[str, _Choice]:
         """The choices with as many sites as possible at the roles they have, in the order of sites,
@@ -241,7 +251,7 @@ class _Search:
             return choices
         kept = dict(choices)
         shared, sharing = self._sharing(choices)
-        shares = sharing.least_load().shares
+        shares = sharing.least_load().shares if shared else np.zeros((0, len(self._remotes)))
         spare = self._instances * (1.0 + _TIE_ROLES) - (sharing.seconds * shares).sum(axis=0)
         rows = {site.name: k for k, site in enumerate(shared)}
         for name, site in moved.items():
@@ -311,6 +321,11 @@ class _SiteSearch:
         if n_decode > self._free.decode_high:
             return math.inf
         return self._with_roles(own_rps, n_decode)
+
+    def nothing_carried(self) -> _Choice:
+        """What is left where the site carries nothing at any t: as little local as may be."""
+        t = self._free.t_low
+        return _Choice(t, self._free.decode_low, _LEAST, self._work.at(t))
 
     def moves(self, choice: _Choice) -> bool:
         """Whether a choice takes other roles than there are."""

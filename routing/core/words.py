@@ -35,26 +35,33 @@ def stage(name: str) -> str:
     return f"{_STAGES.get(kind, kind)} {where}"
 
 
+_MOST_NAMED = 4
+"""Clusters in a sentence: a fleet of a hundred must not fill the row of its tick."""
+
+
+def _listed(parts: Iterable[str], between: str = ", ") -> str:
+    """The first few parts, and how many more there are."""
+    every = list(parts)
+    rest = len(every) - _MOST_NAMED
+    return between.join(every[:_MOST_NAMED]) + (f" and {rest} more" if rest > 0 else "")
+
+
 def _each(plans: Mapping[str, ClusterPlan]) -> str:
-    return ", ".join(f"{name} {running(plan)}" for name, plan in plans.items())
-
-
-_MOST_NAMED = 3
+    return _listed(f"{name} {running(plan)}" for name, plan in plans.items())
 
 
 def plans(before: Mapping[str, ClusterPlan], after: Mapping[str, ClusterPlan]) -> str:
     """`pd t = 19,526, 3/5` of the clusters that differ from `before`, of all where none does."""
     differ = {name: plan for name, plan in after.items() if plan != before.get(name)} or after
-    named = [
+    named = (
         f"{name} {running(plan)}, {roles((plan.n_prefill, plan.n_decode))}"
-        for name, plan in list(differ.items())[:_MOST_NAMED]
-    ]
-    rest = len(differ) - len(named)
-    return "; ".join(named) + (f" and {rest} more" if rest > 0 else "")
+        for name, plan in differ.items()
+    )
+    return _listed(named, "; ")
 
 
 def moves(before: Mapping[str, ClusterPlan], after: Mapping[str, ClusterPlan]) -> str:
-    return ", ".join(_move(n, before[n], p) for n, p in after.items() if p != before[n])
+    return _listed(_move(n, before[n], p) for n, p in after.items() if p != before[n])
 
 
 def _move(name: str, before: ClusterPlan, after: ClusterPlan) -> str:
@@ -146,7 +153,7 @@ def adopted(
     expected: Prediction | None,
 ) -> str:
     """Raised t of pd from 13,500 to 19,526 because ...: capacity 2.69 -> 3.02 requests/s."""
-    moves = " ".join(_moved(name, before[name], plan) for name, plan in after.items())
+    moves = _listed((_moved(name, before[name], plan) for name, plan in after.items()), " ")
     best = "" if after == aim.plans else f" on the way to {_each(aim.plans)}"
     capacity = "" if expected is None else f" -> {expected.lambda_max_rps:.2f}"
     return (
@@ -161,7 +168,7 @@ def roles(of: tuple[int, int]) -> str:
 
 
 def role_moves(before: Mapping[str, tuple[int, int]], after: Mapping[str, tuple[int, int]]) -> str:
-    return ", ".join(f"{n} {roles(before[n])} -> {roles(to)}" for n, to in after.items())
+    return _listed(f"{n} {roles(before[n])} -> {roles(to)}" for n, to in after.items())
 
 
 def roles_pending(

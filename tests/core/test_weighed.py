@@ -81,6 +81,7 @@ class TestEveryVerdict:
         )
         verdict = decide(many, running, GAINED, ACTIVE, parse_scenario(document))
         assert verdict.action == "adopt"
+        assert len(verdict.message) < 600
         assert {a.name for a in verdict.alternatives} >= {"stay", "best", "more_prefill"}
         assert all(len(a.text) <= 300 and len(a.why_not) <= 300 for a in verdict.alternatives)
-        assert "and 17 more" in verdict.alternatives[1].text
+        assert "and 16 more" in verdict.alternatives[1].text

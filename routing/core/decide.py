@@ -8,8 +8,8 @@ import numpy as np
 
 from routing.core import words
 from routing.core.carried import with_carried
+from routing.core.evidence import Gap
 from routing.core.forced import forced
-from routing.core.model.lengths import usable
 from routing.core.roles.facts import settled
 from routing.core.roles.step import step
 from routing.core.scenario.document import Scenario
@@ -36,8 +36,7 @@ def decide(
 
 
 def _ruled(s: Situation) -> Verdict:
-    rules = (_paused, forced, settled, _nothing_to_choose, _blind, _below_quorum, _no_traffic)
-    for rule in (*rules, _warming_up):
+    for rule in (_paused, forced, settled, _nothing_to_choose, _unjudged, _no_traffic):
         verdict = rule(s)
         if verdict is not None:
             return verdict
@@ -53,11 +52,11 @@ def _paused(s: Situation) -> Verdict | None:
 
 
 def _nothing_to_choose(s: Situation) -> Verdict | None:
-    return None if s.movable else _nothing_to_tune(s)
+    return None if s.staffed else _nothing_to_tune(s)
 
 
 def _nothing_to_tune(s: Situation) -> Verdict | None:
-    if s.tunable:
+    if s.linked:
         return None
     if s.pins:
         pins = {id(pin): pin for pin in s.pins.values()}
@@ -71,52 +70,19 @@ def _nothing_to_tune(s: Situation) -> Verdict | None:
     return s.hold("NoRemote", "No PrfaaS cluster is linked to this fleet: everything is local.")
 
 
-def _blind(s: Situation) -> Verdict | None:
-    """Missing or old inputs. What was never measured is warm-up, not an outage."""
-    gaps: list[str] = []
-    for name in s.clusters:
-        seen = s.observation.pd[name]
-        if s.demand_rps(name) is None:
-            if seen.lengths is not None or seen.age_s is not None:
-                gaps.append(f"demand of {name} ({seen.demand_state})")
-        elif seen.age_s is not None and seen.age_s > s.params.stale_after_s:
-            gaps.append(f"gates of {name}")
-        elif name in s.busy and seen.lengths is not None and not usable(seen.lengths):
-            gaps.append(f"lengths of {name}")
-    needed = {link.id for name in s.tunable if name in s.busy for link in s.links_up(name)}
-    gaps += [f"link {link}" for link in sorted(needed) if not s.links[link].known]
+def _unjudged(s: Situation) -> Verdict | None:
+    """Nobody with traffic can be judged. As long as one can, the others are left as they run."""
+    chosen = {*s.linked, *s.staffed}
+    if any(s.demand_rps(name) for name in chosen if name not in s.gaps):
+        return None
+    gaps = [gap for name, gap in s.gaps.items() if name in chosen]
     if not gaps:
         return None
-    return s.hold("StaleTelemetry", f"No fresh reading of {', '.join(gaps)}: the plan stays.")
-
-
-def _below_quorum(s: Situation) -> Verdict | None:
-    """So few gates heard that their demand is mostly what they last said."""
-    for name in s.busy:
-        seen = s.observation.pd[name]
-        n_gates = seen.n_gates
-        n_heard = None if n_gates is None else n_gates - len(seen.gates_silent)
-        if n_heard is not None and n_heard < s.params.quorum_ratio * (n_gates or 0):
-            return s.hold("BelowQuorum", words.few_gates(name, n_heard, n_gates or 0))
-    return None
+    gap = Gap.together(gaps)
+    return s.hold(gap.reason, gap.text, next_at_s=gap.next_at_s)
 
 
 def _no_traffic(s: Situation) -> Verdict | None:
-    measured = [s.demand_rps(name) for name in {*s.tunable, *s.movable}]
-    if any(measured) or None in measured:
+    if any(s.demand_rps(name) for name in {*s.tunable, *s.movable}):
         return None
     return s.hold("NoTraffic", "No request arrives, so there is nothing to balance.")
-
-
-def _warming_up(s: Situation) -> Verdict | None:
-    needed = s.params.min_requests
-    for name in s.clusters:
-        demand, seen = s.demand_rps(name), s.observation.pd[name].lengths
-        if demand == 0.0:
-            continue
-        counted = 0 if seen is None else int(seen.n_seen)
-        if demand is None or seen is None or counted < needed:
-            left_s = (needed - counted) / demand if demand else s.params.t_gain_hold_s
-            at_s = s.now_s + max(left_s, 0.0)
-            return s.hold("WarmingUp", words.warming_up(name, counted, needed), next_at_s=at_s)
-    return None

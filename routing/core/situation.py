@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
-from routing.core import bottleneck, drift, effect, hysteresis, set_back
+from routing.core import bottleneck, drift, effect, evidence, hysteresis, set_back, words
 from routing.core.bottleneck import Roles
 from routing.core.links import state as link_state
 from routing.core.links.state import NEW_LINK, LinkView
@@ -113,13 +113,41 @@ class Situation:
         return [name for name in self.clusters if (self.demand_rps(name) or 0.0) > 0.0]
 
     @cached_property
-    def tunable(self) -> list[str]:
-        """Clusters whose threshold the loop may choose: not pinned, and something to send to."""
+    def linked(self) -> list[str]:
+        """Clusters whose threshold is the loop's: not pinned, and something to send to."""
         return [n for n in self.clusters if n not in self.pins and self.links_up(n)]
 
     @cached_property
+    def gaps(self) -> dict[str, evidence.Gap]:
+        """Clusters that cannot be judged now."""
+        found = {}
+        for name in self.clusters:
+            links = self.links_up(name) if name in self.linked else []
+            gap = evidence.gap_of(
+                name,
+                self.observation.pd[name],
+                self.demand_rps(name),
+                {link.id: self.links[link.id] for link in links},
+                self.params,
+                self.now_s,
+            )
+            if gap is not None:
+                found[name] = gap
+        return found
+
+    @cached_property
+    def tunable(self) -> list[str]:
+        """Clusters whose threshold may be chosen now."""
+        return [name for name in self.linked if name not in self.gaps]
+
+    @cached_property
     def movable(self) -> list[str]:
-        """Clusters whose roles the loop may choose: not pinned, and with stacks to ask."""
+        """Clusters whose roles may be chosen now."""
+        return [name for name in self.staffed if name not in self.gaps]
+
+    @cached_property
+    def staffed(self) -> list[str]:
+        """Clusters whose roles are the loop's: not pinned, and with stacks to ask."""
         if self.params.roles_mode == "fixed":
             return []
         described = {name: self.cluster(name) for name in self.clusters if name not in self.pins}
@@ -127,7 +155,8 @@ class Situation:
 
     @cached_property
     def outlooks(self) -> dict[str, Outlook]:
-        """What is known of the lengths of every busy cluster that counted any."""
+        """What is known of the lengths of every busy cluster that counted any: those the model is
+        of."""
         found = {}
         for name in self.busy:
             seen = self.observation.pd[name].lengths
@@ -138,12 +167,12 @@ class Situation:
     @cached_property
     def model(self) -> FleetModel | None:
         """The fleet at its observed traffic; None without traffic or where lengths are unknown."""
-        if not self.busy or self.outlooks.keys() != set(self.busy):
+        if not self.outlooks:
             return None
         return fleetmodel.of_observation(
             self.scenario,
             self.observation,
-            lengths={name: self.outlooks[name].lengths for name in self.busy},
+            lengths={name: each.lengths for name, each in self.outlooks.items()},
             capacity_gbps={
                 link: view.planned_gbps
                 for link, view in self.links.items()
@@ -167,12 +196,24 @@ class Situation:
         sites = {} if self.model is None else {site.name: site for site in self.model.sites}
         return {
             name: fleetmodel.setting(clusters[name], self.observation.pd[name], sites.get(name))
-            for name in self.busy
+            for name in self.outlooks
+        }
+
+    @cached_property
+    def unsure_remotes(self) -> set[str]:
+        """PrfaaS clusters that somebody sends to of whom it is not known how much."""
+        return {
+            remote
+            for name in self.gaps
+            if name not in self.outlooks and evidence.was_measured(self.observation.pd[name])
+            if self.clusters[name].mode != "always_local"
+            for remote, share in self.clusters[name].remote.items()
+            if share > 0.0
         }
 
     @cached_property
     def running(self) -> dict[str, Setting]:
-        """What the busy clusters run."""
+        """What the clusters run that the model is of."""
         return self.settings(self.clusters)
 
     @property
@@ -242,7 +283,7 @@ class Situation:
                 key=lambda stage: stage.utilisation_ratio or 0.0,
             )
         }
-        return max((n for n in self.busy if n in used), key=lambda n: used[n], default=None)
+        return max((n for n in self.outlooks if n in used), key=lambda n: used[n], default=None)
 
     @cached_property
     def awaited(self) -> tuple[Memory, tuple[str, ...]]:
@@ -255,6 +296,8 @@ class Situation:
     def warnings(self) -> tuple[str, ...]:
         assumed = fleetmodel.assumptions(self.scenario, self.observation)
         said = [*assumed, *self.observation.kv_leaks]
+        if self.tunable or self.movable:
+            said += [words.left_alone(name, gap.text) for name, gap in self.gaps.items()]
         if self.current is not None and (self.current.headroom or 0.0) < 1.0:
             said.append("demand is above what the running plan carries")
         for name in self.memory.roles_astray_since_s:

@@ -42,6 +42,9 @@ def _damped(s: Situation, aim: Proposal, current: Prediction) -> Verdict:
     if not changed and step.forbidden:
         text = words.not_as_congestion(step.forbidden)
         return s.hold("BottleneckForbids", text, gain_since_s=since_s, clamps=clamps)
+    if not changed and step.unsure and not waiting:
+        text = words.unsure(step.unsure)
+        return s.hold("StaleTelemetry", text, gain_since_s=since_s, clamps=clamps)
     if not changed and not waiting:
         return s.hold("Optimal", words.optimal(s.clusters, s.params))
     if not changed:
@@ -63,12 +66,14 @@ def _damped(s: Situation, aim: Proposal, current: Prediction) -> Verdict:
 
 @dataclass(frozen=True)
 class _Step:
-    """What may change now and the clamps on it; the congested links that hold others back; and the
-    links that limit, yet not as congestion: t does not rise for them."""
+    """What may change now and the clamps on it; the congested links that hold others back; the
+    PrfaaS clusters of which it is not known what they are asked; and the links that limit, yet not
+    as congestion: t does not rise for them."""
 
     changed: dict[str, ClusterPlan]
     clamps: tuple[Clamp, ...]
     waiting: list[str]
+    unsure: list[str]
     forbidden: list[str]
 
 
@@ -77,6 +82,7 @@ def _step(s: Situation, aim: Proposal, limit: Prediction) -> _Step:
     changed: dict[str, ClusterPlan] = {}
     clamps: list[Clamp] = []
     waiting: list[str] = []
+    unsure: list[str] = []
     forbidden: list[str] = []
     for name, plan in aim.plans.items():
         running = s.clusters[name]
@@ -84,6 +90,11 @@ def _step(s: Situation, aim: Proposal, limit: Prediction) -> _Step:
         congested = [link.id for link in s.links_up(name) if s.links[link.id].congested]
         if wanted < current and congested:
             waiting += congested
+            continue
+        shared = sorted(s.unsure_remotes & plan.remote.keys())
+        if wanted < current and shared:
+            unsure += shared
+            clamps.append(Clamp("unknown_demand", wanted, current))
             continue
         held_up = not_congested(s, name)
         if wanted > current and limit.bottleneck in held_up:
@@ -98,7 +109,7 @@ def _step(s: Situation, aim: Proposal, limit: Prediction) -> _Step:
         after = changed_to(running, "threshold", allowed, remote=remote)
         if after != running:
             changed[name] = after
-    return _Step(changed, tuple(clamps), waiting, forbidden)
+    return _Step(changed, tuple(clamps), waiting, unsure, forbidden)
 
 
 def not_congested(s: Situation, name: str) -> dict[str, str]:

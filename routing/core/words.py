@@ -198,6 +198,15 @@ def below_quorum(name: str, n_read: int, n: int) -> str:
     return f"only {n_read} of the {n} instances of {name} are read"
 
 
+def left_alone(name: str, why: str) -> str:
+    return f"{name} is left as it runs: {why}"
+
+
+def unsure(remotes: Iterable[str]) -> str:
+    names = ", ".join(dict.fromkeys(remotes))
+    return f"t is not lowered: what others send to {names} is not known."
+
+
 def few_gates(name: str, n_heard: int, n: int) -> str:
     return f"Only {n_heard} of the {n} gates of {name} are heard: the plan stays."
 

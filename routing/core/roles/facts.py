@@ -45,7 +45,7 @@ Found = tuple[Roles, str, str]
 
 def _floor(s: Situation, name: str, running: ClusterPlan) -> Found | None:
     """Below its least number a role is refilled, whatever else is known or unknown."""
-    if name not in s.movable or moving(s.observation.pd[name]):
+    if name not in s.staffed or moving(s.observation.pd[name]):
         return None
     if s.now_s < free_at_s(s, name):
         return None  # the last attempt failed or was cancelled: not again at once
@@ -73,7 +73,7 @@ def _unneeded(s: Situation, name: str, running: ClusterPlan) -> Found | None:
         return None  # more than there are: nothing to go back to
     if s.demand_rps(name) == 0.0:
         return present, "RolesCancelled", words.roles_unneeded(name, running, "no request arrives")
-    if s.model is None or name not in s.busy or _stale(s, name):
+    if s.model is None or name not in s.outlooks or _stale(s, name):
         return None
     before = best_t(s, s.model, {name: present})
     after = best_t(s, s.model, {name: (running.n_prefill, running.n_decode)})

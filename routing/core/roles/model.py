@@ -42,10 +42,10 @@ def best_roles(
 
 def best_t(s: Situation, model: FleetModel, roles: Mapping[str, Roles]) -> Optimum:
     """The best thresholds at these roles, at the observed ones where none are given."""
-    wanted = {n: roles.get(n, roles_of(s, n)) for n in s.busy}
-    if all(wanted[n] == roles_of(s, n) for n in s.busy):
+    wanted = {n: roles.get(n, roles_of(s, n)) for n in s.outlooks}
+    if all(wanted[n] == roles_of(s, n) for n in s.outlooks):
         return s.best_now
-    freedom = {n: s.freedom(n, wanted[n]) for n in s.busy}
+    freedom = {n: s.freedom(n, wanted[n]) for n in s.outlooks}
     return optimise(model, freedom, headroom_target=s.headroom_target)
 
 

@@ -88,8 +88,8 @@ def step(s: Situation) -> RoleStep:
     model = s.model
     if model is None or s.current is None or not s.movable:
         return RoleStep()
-    present = {n: roles_of(s, n) for n in s.busy}
-    free = [n for n in s.movable if n in s.busy and _free(s, n)]
+    present = {n: roles_of(s, n) for n in s.outlooks}
+    free = [n for n in s.movable if n in s.outlooks and _free(s, n)]
     if not free or any(moving(s.observation.pd[n]) for n in s.clusters):
         return RoleStep()
     base = best_t(s, model, present)
@@ -147,7 +147,7 @@ def _adopted(
     plans = {**s.clusters, **changed}
     running = {
         name: Setting(fleetmodel.threshold_of(plans[name]), *stepped.get(name, present[name]))
-        for name in s.busy
+        for name in s.outlooks
     }
     text = words.roles_adopted(present, stepped, base.prediction, after.prediction)
     with_t = {n: p for n, p in changed.items() if words.running(p) != words.running(s.clusters[n])}

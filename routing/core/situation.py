@@ -161,7 +161,9 @@ class Situation:
         for name in self.busy:
             seen = self.observation.pd[name].lengths
             if seen is not None and usable(seen):
-                found[name] = outlook(together(seen, self.memory.lengths.get(name)))
+                known = outlook(together(seen, self.memory.lengths.get(name)))
+                # Doubts about one that is left alone are no doubts about a change of others.
+                found[name] = known.for_certain() if name in self.gaps else known
         return found
 
     @cached_property

@@ -26,12 +26,12 @@ NEVER = PdObservation(None, "missing", None, n_prefill=0, n_decode=0)
 
 
 def two_pd(*, shared: bool) -> Scenario:
-    """Two PD clusters, on one PrfaaS cluster of 8 or each on one of its own."""
+    """Two PD clusters, on one PrfaaS cluster or each on one of its own."""
     document = demo_document()
     far, near = document["clusters"]
     line, traffic = document["links"][0], document.pop("workload")
     document["clusters"] = [
-        {**far, "name": "f", "instances": 8},
+        {**far, "name": "f"},
         {**far, "name": "g"},
         *({**near, "name": name} for name in ("pd", "other")),
     ]
@@ -61,7 +61,7 @@ def passes(other: PdObservation, *, shared: bool, t: int = 4000, **near: Any) ->
             1000.0 + 2 * i,
             "prfaas-1t",
             {"pd": pd(), "other": other},
-            {name: PrefillObservation(8 if name == "f" else 4, age_s=1.0) for name in ("f", "g")},
+            {name: PrefillObservation(4, age_s=1.0) for name in ("f", "g")},
             {"f->pd": link(**near), f"{source}->other": link()},
         )
         verdict = decide(seen, running, memory, ACTIVE, scenario)

@@ -48,6 +48,8 @@ LEAST_LOG_GAIN = 0.005
 WINDOW_TAU_S, MEMORY_TAU_S = 300.0, 600.0
 DRIFT_SD = 3.5
 _FIT_STEPS = 8
+_CERTAIN = 1e7
+"""Requests at which nothing is left to doubt."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,10 @@ class Outlook:
     n_effective: float
     fit: _Fit | None = None
     weight: float = 0.0
+
+    def for_certain(self) -> Outlook:
+        """The same, its mean taken for what it is."""
+        return Outlook(self.edges, self.mean, self.mean, _CERTAIN)
 
     @cached_property
     def lengths(self) -> BucketLengths:
@@ -158,7 +164,7 @@ def outlook(histogram: LengthHistogram) -> Outlook:
     """What a usable histogram tells, shrunk towards its log-normal."""
     shares = np.asarray(histogram.counts, dtype=np.float64)
     shares = shares / shares.sum()
-    edges, n = bucket_edges(histogram), min(max(histogram.n_effective, 1.0), 1e7)
+    edges, n = bucket_edges(histogram), min(max(histogram.n_effective, 1.0), _CERTAIN)
     if np.count_nonzero(shares) < 4:
         return Outlook(edges, shares, shares, n)
     fit = _Fit(edges, shares)

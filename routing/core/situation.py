@@ -240,7 +240,17 @@ class Situation:
             for name, setting in self.running.items()
         }
         freedom = {name: self.freedom(name, roles) for name, roles in present.items()}
-        return optimise(self.model, freedom, headroom_target=self.headroom_target)
+        return self.optimum(freedom)
+
+    def optimum(self, freedom: Mapping[str, Freedom]) -> Optimum:
+        """The best plan of the model within a freedom, as the policy has it."""
+        assert self.model is not None, "asked for only with a model"
+        return optimise(
+            self.model,
+            freedom,
+            headroom_target=self.headroom_target,
+            enough=self.params.headroom_target,
+        )
 
     def predict(self, clusters: Mapping[str, ClusterPlan]) -> Prediction | None:
         return None if self.model is None else predict(self.model, self.settings(clusters))

@@ -11,7 +11,8 @@ import numpy as np
 
 from routing.core.model import fleetmodel
 from routing.core.model.draws import Loads
-from routing.core.model.throughput import FleetModel, Setting, predict
+from routing.core.model.optimize import Optimum
+from routing.core.model.throughput import FleetModel, Setting, headroom_of, predict
 from routing.core.model.uncertainty import FALL_SD, LEAST_LOG_GAIN, RISE_SD
 from routing.core.situation import Situation
 from routing.core.types import ClusterPlan, Prediction
@@ -43,9 +44,16 @@ def propose(situation: Situation, model: FleetModel) -> Proposal:
     target, best = situation.headroom_target, situation.best_now
     aimed, loads = _under_noise(situation, best.settings, tunable)
     before, after = predict(model, running), predict(model, aimed)
-    now_h = situation.draws.headroom(running)
-    logs = np.log(loads.headroom) - np.log(now_h)  # (n_draws,)
+    now = situation.draws.at(running)
+    now_h, aimed_h = now.headroom, loads.headroom  # (n_draws,)
     gain = _ratio(best.prediction.headroom, before.headroom)
+    # One cluster may gain although another one limits the fleet as before.
+    its_gain, name = max(_gains(situation, model, before, best), default=(0.0, ""))
+    if its_gain > gain:
+        gain, most = its_gain, situation.params.headroom_target
+        now_h = np.minimum(now.headroom_of(name), most)
+        aimed_h = np.minimum(loads.headroom_of(name), most)
+    logs = np.log(aimed_h) - np.log(now_h)
     surely = float(logs.mean()) >= max(LEAST_LOG_GAIN, _sure(running, aimed) * float(logs.std()))
     saves = target is not None and float(np.log(now_h).mean()) >= math.log(target) - _TIE
     if saves:
@@ -68,6 +76,19 @@ def propose(situation: Situation, model: FleetModel) -> Proposal:
     )
 
 
+def _gains(
+    situation: Situation, model: FleetModel, before: Prediction, best: Optimum
+) -> list[tuple[float, str]]:
+    """What each tunable cluster gains of its own headroom, up to what is enough."""
+    enough, found = situation.params.headroom_target, []
+    for site in model.sites:
+        if site.name in situation.tunable:
+            now = headroom_of(site, before, situation.running[site.name])
+            then = headroom_of(site, best.prediction, best.settings[site.name])
+            found.append((_ratio(min(then, enough), min(now, enough)), site.name))
+    return found
+
+
 def _under_noise(
     situation: Situation,
     settings: Mapping[str, Setting],
@@ -84,12 +105,15 @@ def _under_noise(
         grid = np.unique(np.round(np.geomspace(max(low, 1.0), max(high, 1.0), _N_SEARCH)))
         grid = np.clip(grid, params.t_min_tokens, params.t_max_tokens)
         along = loads.along(name, setting, grid)
-        expected = np.log(along.headroom).mean(axis=0)
-        floor = expected.max()
+        fleets, its = (np.log(h).mean(axis=0) for h in (along.headroom, along.its_headroom))
+        floor = fleets.max()
         if target is not None:
             floor = min(floor, math.log(target))
         # Ties, and all that reaches a target, fall to the highest t: the least traffic on links.
-        best = int(np.nonzero(expected >= floor - _TIE)[0][-1])
+        # But that another cluster limits is no reason to leave this one less than is enough.
+        as_good = fleets >= floor - _TIE
+        its_floor = min(its[as_good].max(), math.log(params.headroom_target))
+        best = int(np.nonzero(as_good & (its >= its_floor - _TIE))[0][-1])
         chosen[name] = dataclasses.replace(setting, threshold=float(grid[best]))
         loads.take(name, along, best)
     return chosen, loads

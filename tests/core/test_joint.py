@@ -414,6 +414,39 @@ def test_roles_stay_where_they_carry_as_much() -> None:
         "other": Freedom.of_threshold(T_LOW, T_HIGH, n_prefill=1, n_decode=2),
         "pd": Freedom(T_LOW, T_HIGH, 16, 1, 15, decode_now=9),
     }
-    assert optimise(apart, freedom).settings["pd"].n_decode == 9
+    assert optimise(apart, freedom, enough=0.0).settings["pd"].n_decode == 9
     freedom["pd"] = dataclasses.replace(freedom["pd"], decode_now=1)
-    assert optimise(apart, freedom).settings["pd"].n_decode == 2, "one does not carry it"
+    found = optimise(apart, freedom, enough=0.0)
+    assert found.settings["pd"].n_decode == 2, "one does not carry it"
+
+
+def test_an_overloaded_cluster_is_no_reason_to_overload_another() -> None:
+    """Two pairs that share nothing: the second gets what it would get alone."""
+    sites = (
+        case_site("over", 6.0, (Remote("a", "a->over", H200, 1.0),)),
+        case_site("fine", 2.5, (Remote("b", "b->fine", H200, 1.0),)),
+    )
+    model = FleetModel(CASE.kv, sites, {"a": 4.0, "b": 4.0}, {"a->over": 100.0, "b->fine": 100.0})
+    freedom = {site.name: Freedom(T_LOW, T_HIGH, 8, 1, 7) for site in sites}
+    found = optimise(model, freedom)
+    assert (found.prediction.headroom or 0.0) < 0.6
+    fine = found.settings["fine"]
+    assert (fine.threshold, fine.n_prefill, fine.n_decode) == (19_813, 3, 5)
+    least = optimise(model, freedom, enough=1.1).settings["fine"]
+    alone = FleetModel(CASE.kv, sites[1:], {"b": 4.0}, {"b->fine": 100.0})
+    told = predict(alone, {"fine": least})
+    assert told.headroom == pytest.approx(1.1, rel=1e-3), "enough, and no more Gbps than for that"
+
+
+def test_a_site_stuck_at_its_link_does_not_hold_the_others() -> None:
+    """All on one PrfaaS cluster with room: only the narrow link's site is held by it."""
+    names = ("narrow", "wide", "wider")
+    sites = tuple(case_site(n, 2.5, (Remote("a", f"a->{n}", H200, 1.0),)) for n in names)
+    model = FleetModel(
+        CASE.kv, sites, {"a": 12.0}, {"a->narrow": 1.0, "a->wide": 100.0, "a->wider": 100.0}
+    )
+    freedom = {n: Freedom.of_threshold(T_LOW, T_HIGH, n_prefill=3, n_decode=5) for n in names}
+    found = optimise(model, freedom)
+    held = found.settings["narrow"].threshold
+    assert held > 1.5 * found.settings["wide"].threshold
+    assert found.settings["wide"].threshold == found.settings["wider"].threshold

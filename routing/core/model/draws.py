@@ -179,16 +179,24 @@ class Loads:
         k = self._row[name]
         own, seconds = self._sites[name].load(self._model, setting, grid)
         others = np.delete(self._own, k, axis=1).max(axis=1, initial=0.0)
-        fullest = np.maximum(own, others[:, None])
-        asked = self._asked[k]
+        its, asked = own, self._asked[k]
         for remote, total in self._total.items():
             if remote in seconds:
                 rest = np.maximum(total - asked[remote], 0.0)
                 full = self._fullness(remote, rest[:, None] + seconds[remote])
+                its = np.maximum(its, full)
             else:
-                full = self._fullness(remote, total)[:, None]
-            fullest = np.maximum(fullest, full)
-        return Along(_headroom(fullest), own, seconds)
+                others = np.maximum(others, self._fullness(remote, total))
+        fullest = np.maximum(its, others[:, None])
+        return Along(_headroom(fullest), _headroom(its), own, seconds)
+
+    def headroom_of(self, name: str) -> Array:
+        """Headroom of one site, by its own stages and the shared ones it uses, (n_draws,)."""
+        k = self._row[name]
+        fullest = self._own[:, k]
+        for remote in self._asked[k]:
+            fullest = np.maximum(fullest, self._fullness(remote, self._total[remote]))
+        return _headroom(fullest)
 
     def take(self, name: str, along: Along, i: int) -> None:
         """Site `name` runs the `i`th t of `along` from now on."""
@@ -204,10 +212,11 @@ class Loads:
 
 
 class Along(NamedTuple):
-    """Along a grid of t of one site: the fleet's headroom, how full the site's own stages are, and
-    the seconds it asks of each PrfaaS cluster; shapes (n_draws, g)."""
+    """Along a grid of t of one site: the headroom of the fleet and of the site, how full its own
+    stages are, and the seconds it asks of each PrfaaS cluster; shapes (n_draws, g)."""
 
     headroom: Array
+    its_headroom: Array
     own: Array
     seconds: dict[str, Array]
 

@@ -154,9 +154,10 @@ def spread(edges: Edges, counts: Sequence[float] | Array, onto: Edges) -> Array:
     first = int(np.searchsorted(edges, _LEAST_TOKENS, side="right"))
     held = np.concatenate([[held[: first + 1].sum()], held[first + 1 :]])
     bounds = bucket_edges(LengthHistogram(edges[first:], tuple(held), 1.0, 1.0))
-    cumulative = np.concatenate([[0.0], np.cumsum(held)])
+    cumulative, ln = np.concatenate([[0.0], np.cumsum(held)]), np.log(bounds)
+    apart = np.append(np.diff(ln) > 0.0, True)  # bounds may differ by less than their logarithms
     with np.errstate(over="ignore"):  # beside a bucket of next to nothing the slope is 0
-        curve = PchipInterpolator(np.log(bounds), cumulative)
+        curve = PchipInterpolator(ln[apart], cumulative[apart])
     below = curve(np.log(np.clip(onto, bounds[0], bounds[-1])))
     # Rounding only: the curve itself neither falls nor leaves its ends.
     below = np.maximum.accumulate(np.clip(below, 0.0, cumulative[-1]))

@@ -29,6 +29,9 @@ from routing.core.types import Prediction
 
 _SLACK = 1e-12
 """Relative: a bound met exactly must not be lost to rounding."""
+_MOST_ROUNDS = 4
+_NUDGE = _FULL = 1e-3
+"""Relative: how much more is tried to see who is stuck, and how full counts as full."""
 _LEAST = 1e-9
 """Capacity (of instances, bytes/s) and rate instead of none, so that what carries nothing has a
 finite fullness like everything else."""
@@ -69,12 +72,23 @@ class Optimum:
 
 
 def optimise(
-    model: FleetModel, freedom: Mapping[str, Freedom], *, headroom_target: float | None = None
+    model: FleetModel,
+    freedom: Mapping[str, Freedom],
+    *,
+    headroom_target: float | None = None,
+    enough: float = math.inf,
 ) -> Optimum:
-    """The settings of greatest headroom, or the least remote ones that reach a target."""
+    """The settings of greatest headroom, or the least remote ones that reach a target.
+
+    Sites that do not share what limits get up to `enough` headroom of their own, whatever the
+    fleet's is: a tie is no reason to overload one site because another one is.
+    """
     search = _Search(model, freedom)
     target_rps = None if headroom_target is None else headroom_target * model.demand_rps
-    choices = search.with_fewer_moves(search.choices(search.best_rate(target_rps)))
+    rate = search.best_rate(target_rps)
+    if len(model.sites) > 1:
+        rate = search.lifted(rate, model.demand_rps * (headroom_target or enough))
+    choices = search.with_fewer_moves(search.choices(rate))
     shares = search.shares(choices)
     # Plans hold whole tokens; which side of the exact t costs less depends on whether a local or a
     # shared stage is the tightest.
@@ -144,11 +158,13 @@ class _Search:
         self._prefill = {name: max(n, _LEAST) for name, n in model.prefill.items()}
         self._instances = np.array(list(self._prefill.values()))
         self._least: LeastLoad | None = None
+        self._fixed: dict[str, _Choice] = {}
         self._has_choice = any(len(site.remotes) > 1 for site in model.sites)
 
     def best_rate(self, target_rps: float | None) -> float:
         """The greatest rate that is carried, requests/s, up to `target_rps`."""
-        high = min(site.most_rps for site in self._sites)
+        free = [site for site in self._sites if site.name not in self._fixed]
+        high = min(site.most_rps for site in free)
         if target_rps is not None:
             high = min(high, target_rps)
         if high <= 0.0:
@@ -156,7 +172,7 @@ class _Search:
         overfull = self._tightness(high)
         if overfull <= 1.0:
             return high
-        steps = sorted({rate for site in self._sites for rate in site.steps_rps if rate < high})
+        steps = sorted({rate for site in free for rate in site.steps_rps if rate < high})
         first, last = 0, len(steps)  # steps[:first] are carried, steps[last:] are not
         while first < last:
             middle = (first + last) // 2
@@ -198,7 +214,7 @@ class _Search:
         it is not carried."""
         tightest, choices = 0.0, {}
         for site in self._sites:
-            found = site.choice(rate_rps)
+            found = self._fixed.get(site.name) or site.choice(rate_rps)
             if isinstance(found, float):
                 tightest = max(tightest, found)
             else:
@@ -236,11 +252,53 @@ class _Search:
         """Everybody's cheapest way at a rate that is carried; where none is, at next to none."""
         found = {}
         for site in self._sites:
-            choice = site.choice(max(rate_rps, _LEAST))
+            choice = self._fixed.get(site.name) or site.choice(max(rate_rps, _LEAST))
             if isinstance(choice, float):
                 choice = site.nothing_carried()
             t = self._model.works[site.name].end_of_gap(choice.t, self._t_high[site.name])
             found[site.name] = choice._replace(t=t)
+        return found
+
+    def lifted(self, rate_rps: float, enough_rps: float) -> float:
+        """The rate of the sites that are not stuck at the fleet's, up to `enough_rps`.
+
+        Max-min: what limits is found, the sites that depend on it keep their choice, the others go
+        on; at most `_MOST_ROUNDS` times.
+        """
+        for _ in range(_MOST_ROUNDS):
+            if rate_rps >= enough_rps:
+                break
+            choices = self.choices(rate_rps)
+            stuck = self._stuck(choices, rate_rps * (1.0 + _NUDGE))
+            self._fixed.update({name: choices[name] for name in stuck})
+            if not stuck or len(self._fixed) == len(self._sites):
+                break
+            rate_rps = max(rate_rps, self.best_rate(enough_rps))
+        return rate_rps
+
+    def _stuck(self, choices: Mapping[str, _Choice], more_rps: float) -> list[str]:
+        """Sites that a little more would not be carried for, by themselves or where they send."""
+        shared, sharing = self._sharing(choices)
+        found = [
+            site.name
+            for site in self._sites
+            if site.name not in self._fixed and isinstance(site.choice(more_rps), float)
+        ]
+        if not shared:
+            return found
+        least = sharing.least_load()
+        seconds = (sharing.seconds * least.shares).sum(axis=0)
+        full = (seconds >= self._instances * (1.0 - _FULL)) & (least.prices > 0.0)
+        reached = np.isfinite(sharing.link_use)
+        sent = np.where(reached, sharing.link_use, 0.0) * least.shares
+        room = reached & (sent < 1.0 - _FULL)
+        found += [
+            site.name
+            for k, site in enumerate(shared)
+            if site.name not in self._fixed
+            and choices[site.name].work.kv_bytes > 0.0
+            and not np.any(room[k] & ~full)
+        ]
         return found
 
     def with_fewer_moves(self, choices: dict[str, _Choice]) -> dict[str, _Choice]:

@@ -117,6 +117,20 @@ def predict(model: FleetModel, settings: Mapping[str, Setting]) -> Prediction:
     )
 
 
+def headroom_of(site: Site, prediction: Prediction, setting: Setting) -> float:
+    """The headroom of one site: by the stages it uses, its own and shared ones."""
+    shares, used = shares_of(site, setting), {f"local_prefill:{site.name}", f"decode:{site.name}"}
+    for remote in site.remotes:
+        if shares[remote.name] > 0.0:
+            used |= {f"remote_prefill:{remote.name}", f"link:{remote.link}"}
+    fullest = 0.0
+    for stage in prediction.stages:
+        if stage.name in used:
+            full = stage.utilisation_ratio
+            fullest = max(fullest, math.inf if full is None else full)
+    return 1.0 / fullest if fullest > 0.0 else math.inf
+
+
 def _stages(
     model: FleetModel, settings: Mapping[str, Setting], works: Mapping[str, Work]
 ) -> list[_Stage]:

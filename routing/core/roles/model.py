@@ -10,7 +10,7 @@ import numpy as np
 
 from routing.core import hysteresis
 from routing.core.bottleneck import Roles
-from routing.core.model.optimize import Freedom, Optimum, optimise
+from routing.core.model.optimize import Freedom, Optimum
 from routing.core.model.throughput import FleetModel, Setting, predict
 from routing.core.model.uncertainty import LEAST_LOG_GAIN, RISE_SD
 from routing.core.situation import Situation
@@ -37,7 +37,7 @@ def best_roles(
             decode_high=total - cluster.min_prefill,
             decode_now=present[name][1],
         )
-    return optimise(model, freedom, headroom_target=s.headroom_target)
+    return s.optimum(freedom)
 
 
 def best_t(s: Situation, model: FleetModel, roles: Mapping[str, Roles]) -> Optimum:
@@ -46,7 +46,7 @@ def best_t(s: Situation, model: FleetModel, roles: Mapping[str, Roles]) -> Optim
     if all(wanted[n] == roles_of(s, n) for n in s.outlooks):
         return s.best_now
     freedom = {n: s.freedom(n, wanted[n]) for n in s.outlooks}
-    return optimise(model, freedom, headroom_target=s.headroom_target)
+    return s.optimum(freedom)
 
 
 def best_t_of(
@@ -69,7 +69,7 @@ def best_t_of(
             setting.threshold, setting.threshold, n_prefill=n_prefill, n_decode=n_decode
         )
     freedom[name] = s.freedom(name, roles)
-    return optimise(model, freedom, headroom_target=s.headroom_target).prediction
+    return s.optimum(freedom).prediction
 
 
 def gain_of(s: Situation, before: Optimum, after: Optimum) -> float:

@@ -56,8 +56,19 @@ def _pinned(s: Situation, name: str, running: ClusterPlan, clamps: list[Clamp]) 
         wanted = t_of(running, s.params) if threshold is None else threshold
         threshold = into_bounds(s.params, wanted, clamps)
     wanted_plan = changed_to(running, pin.mode, threshold if pin.mode == "threshold" else None)
-    wanted_plan = dataclasses.replace(wanted_plan, band=None)  # a person pins an exact t
+    # A person pins an exact t, not a remote that nothing reaches any more.
+    wanted_plan = dataclasses.replace(wanted_plan, band=None, remote=_reached(s, name, wanted_plan))
     return wanted_plan, "Held", words.held(name, wanted_plan, pin)
+
+
+def _reached(s: Situation, name: str, plan: ClusterPlan) -> dict[str, float]:
+    """The plan's shares among the remotes whose links are up; as they are while none is."""
+    up = {link.source for link in s.links_up(name)}
+    left = {remote: share for remote, share in plan.remote.items() if remote in up}
+    total = sum(left.values())
+    if total <= 0.0 or len(left) == len(plan.remote):
+        return plan.remote
+    return fleetmodel.planned({remote: share / total for remote, share in left.items()})
 
 
 def _links_changed(
@@ -65,13 +76,17 @@ def _links_changed(
 ) -> Forced | None:
     every, up = s.links_into(name), s.links_up(name)
     down = [link for link in every if link not in up]
-    if not every or (not up and running.mode == "always_local"):
+    if not up and running.mode == "always_local":
         return None
+    used = {source for source, weight in running.remote.items() if weight > 0}
+    gone = sorted(used - {link.source for link in every})
+    if not every:
+        plan = changed_to(running, "always_local", None, remote={})
+        return plan, "RemoteGone", words.remote_gone(name, gone, plan)
     if not up:
         plan = changed_to(running, "always_local", None)
         return plan, "LinkDown", words.link_down(name, [s.links[link.id] for link in down], plan)
     names = {link.source for link in up}
-    used = {source for source, weight in running.remote.items() if weight > 0}
     weights = fleetmodel.weights(s.scenario, up)
     if running.mode == "always_local":
         if name not in s.memory.before_down:
@@ -81,6 +96,8 @@ def _links_changed(
         return plan, "LinkBack", words.link_back(name, [link.id for link in up], plan)
     if used - names:
         plan = dataclasses.replace(running, remote=weights)
+        if gone:
+            return plan, "RemoteGone", words.remote_gone(name, gone, plan)
         return plan, "LinkDown", words.link_down(name, [s.links[link.id] for link in down], plan)
     # A remote with a share of 0 is one that is not needed; one that is back has none yet.
     if used and names - running.remote.keys():

@@ -49,7 +49,7 @@ def propose(situation: Situation, model: FleetModel) -> Proposal:
     gain = _ratio(best.prediction.headroom, before.headroom)
     # One cluster may gain although another one limits the fleet as before.
     its_gain, name = max(_gains(situation, model, before, best), default=(0.0, ""))
-    if its_gain > gain:
+    if name and its_gain > gain:
         gain, most = its_gain, situation.params.headroom_target
         now_h = np.minimum(now.headroom_of(name), most)
         aimed_h = np.minimum(loads.headroom_of(name), most)

@@ -8,6 +8,7 @@ the model finds overloaded waives hold and dwell for a rise, and forbids every f
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from routing.core import hysteresis, probe, words
@@ -17,6 +18,9 @@ from routing.core.steps import changed_to, into_bounds, t_of
 from routing.core.threshold import Proposal, propose
 from routing.core.types import Clamp, ClusterPlan, Prediction, Verdict
 
+_LEAST_RELIEF = 0.01
+_NO_WORSE = 1.0 - 1e-3
+"""Relative: so much a step of several clusters may cost on the way to a gain."""
 RELIEVED_UTILISATION_RATIO = 0.95
 """A congested link that the model finds no busier than this drains by itself: no more haste."""
 
@@ -51,6 +55,10 @@ def _damped(s: Situation, aim: Proposal, current: Prediction) -> Verdict:
         at_s = max(s.links[link].clear_at_s(s.params, s.now_s) for link in waiting)
         text = words.not_lowered(waiting, s.links, s.params)
         return s.hold("Congestion", text, next_at_s=at_s, gain_since_s=since_s)
+    changed = _no_worse(s, changed, current)
+    if not changed:
+        text = words.no_step(s.clusters, aim.plans)
+        return s.hold("Optimal", text, gain_since_s=since_s, clamps=clamps)
     urgent = _urgent(s, changed, current)
     waits = [] if urgent else _waits(s, since_s)
     if (soon := s.too_soon("urgent" if urgent else "loop")) is not None:
@@ -62,6 +70,29 @@ def _damped(s: Situation, aim: Proposal, current: Prediction) -> Verdict:
     reason = _reason(s, changed, aim, current, urgent=urgent)
     text = words.adopted(s.clusters, changed, aim, current, s.predict({**s.clusters, **changed}))
     return s.adopt(changed, reason, text, clamps=clamps)
+
+
+def _no_worse(
+    s: Situation, changed: dict[str, ClusterPlan], current: Prediction
+) -> dict[str, ClusterPlan]:
+    """The changes, or as many of them as leave the fleet no worse than it is.
+
+    Steps of several clusters end at different times: the first to arrive may need the others there.
+    """
+    before = current.headroom or 0.0
+
+    def carried(plans: Mapping[str, ClusterPlan]) -> float:
+        after = s.predict({**s.clusters, **plans})
+        return 0.0 if after is None else after.headroom or 0.0
+
+    if len(changed) < 2 or carried(changed) >= min(before, s.params.headroom_target) * _NO_WORSE:
+        return changed
+    kept: dict[str, ClusterPlan] = {}
+    for name, plan in changed.items():
+        after = carried({**kept, name: plan})
+        if after >= min(before, s.params.headroom_target) * _NO_WORSE:
+            kept[name], before = plan, max(before, after)
+    return kept
 
 
 @dataclass(frozen=True)
@@ -90,6 +121,10 @@ def _step(s: Situation, aim: Proposal, limit: Prediction) -> _Step:
         congested = [link.id for link in s.links_up(name) if s.links[link.id].congested]
         if wanted < current and congested:
             waiting += congested
+            # No lower t, but what relieves the link may go elsewhere at the one that runs.
+            remote = probe.shares(s, name, plan.remote)
+            if relieved(s, name, remote):
+                changed[name] = dataclasses.replace(running, remote=remote)
             continue
         shared = sorted(s.unsure_remotes & plan.remote.keys())
         if wanted < current and shared:
@@ -112,6 +147,14 @@ def _step(s: Situation, aim: Proposal, limit: Prediction) -> _Step:
     return _Step(changed, tuple(clamps), waiting, unsure, forbidden)
 
 
+def relieved(s: Situation, name: str, remote: Mapping[str, float]) -> bool:
+    """Whether shares send less over the congested links into a cluster than the running ones."""
+    full = [link.source for link in s.links_up(name) if s.links[link.id].congested]
+    running = s.clusters[name].remote
+    now, then = (sum(shares.get(source, 0.0) for source in full) for shares in (running, remote))
+    return then < now - _LEAST_RELIEF
+
+
 def not_congested(s: Situation, name: str) -> dict[str, str]:
     """Link stages of a cluster that flows or bursts hold up, with their label."""
     views = [s.links[link.id] for link in s.links_up(name)]
@@ -120,10 +163,10 @@ def not_congested(s: Situation, name: str) -> dict[str, str]:
 
 
 def _urgent(s: Situation, changed: dict[str, ClusterPlan], current: Prediction) -> bool:
-    """A rise that relieves a congested link which the model, too, finds overloaded."""
+    """A rise, or other shares, that relieve a congested link which the model finds overloaded."""
     for name, plan in changed.items():
         rises = t_of(plan, s.params) > t_of(s.clusters[name], s.params)
-        for link in s.links_up(name) if rises else ():
+        for link in s.links_up(name) if rises or relieved(s, name, plan.remote) else ():
             used = current.link_utilisation_ratio.get(link.id)
             tight = current.bottleneck == f"link:{link.id}"
             if tight and s.links[link.id].congested and used is not None:

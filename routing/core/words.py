@@ -100,6 +100,13 @@ def link_down(name: str, links: Sequence[LinkView], plan: ClusterPlan) -> str:
     return f"Link {names} is down: {name} {rest}."
 
 
+def remote_gone(name: str, gone: Sequence[str], plan: ClusterPlan) -> str:
+    rest = "prefills everything locally"
+    if plan.mode != "always_local":
+        rest = f"sends to {', '.join(sorted(plan.remote))} only"
+    return f"{', '.join(gone) or 'No PrfaaS cluster'} serves {name} no more: it {rest}."
+
+
 def still_down(links: Sequence[LinkView], params: Params) -> str:
     names = ", ".join(view.id for view in links)
     if all(view.failing for view in links):
@@ -207,8 +214,18 @@ def unsure(remotes: Iterable[str]) -> str:
     return f"t is not lowered: what others send to {names} is not known."
 
 
+def after_state_full(name: str, held: float, expected: float) -> str:
+    return (
+        f"decode KV of {name} is {held:.0%} full and would be {expected:.0%} with fewer instances"
+    )
+
+
 def few_gates(name: str, n_heard: int, n: int) -> str:
     return f"Only {n_heard} of the {n} gates of {name} are heard: the plan stays."
+
+
+def no_step(before: Mapping[str, ClusterPlan], aimed: Mapping[str, ClusterPlan]) -> str:
+    return f"{moves(before, aimed)} would gain, but no single step towards it does: the plan stays."
 
 
 def not_as_congestion(links: Iterable[str]) -> str:

@@ -29,7 +29,8 @@ from routing.core.types import LinkMemory, LinkObservation
 
 FAILURE_LIMIT_RATIO = 0.2
 """Of transfers; a path's `failure_limit_ratio` overrides it. With 1 % failing as a matter of
-course, 4 of 20 fail once in 24,000 times."""
+course, 4 of 20 fail once in 23,000 counts, and 3 of 15, which is where it is easiest, once in
+2,400: 20 hours of half minutes. A path with such habits needs a limit of its own."""
 LEAST_FAILED = 3
 HOLD_S = 60.0
 """Longer than the half minute that transfers are counted over: a probe is judged by its own."""

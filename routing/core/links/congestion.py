@@ -103,17 +103,31 @@ def with_reading(memory: LinkMemory, tx: float, capacity: float, *, read_at_s: f
 
 
 def full(tx: float, capacity: float, limits: Limits) -> str:
-    """Words for a link that sends all it can, empty if it does not."""
-    if capacity > 0 and tx >= limits.utilisation_ratio * capacity:
-        return f"it sends {tx:.3g} of {capacity:.3g} Gbps"
-    return ""
+    """Words for a link that sends all it can, empty if it does not.
+
+    `tx` is a mean up to now. Where that is more than fits, the link carried more until lately: what
+    wants to cross it is too much all the same.
+    """
+    if capacity <= 0 or tx < limits.utilisation_ratio * capacity:
+        return ""
+    sent, fits = f"{tx:.3g}", f"{capacity:.3g}"
+    if tx > capacity and sent != fits:
+        return f"it sent {sent} where {fits} Gbps fit"
+    return f"it sends {sent} of {fits} Gbps"
+
+
+def losing(seen: LinkObservation, limits: Limits) -> str:
+    """Words for retransmits above the path's limit, empty if there are none."""
+    lost = seen.retransmit_ratio
+    if lost is None or not limits.retransmit_ratio <= lost <= 1.0:
+        return ""
+    return f"sends {lost:.2%} of segments again, {limits.retransmit_ratio:.2%} is its limit"
 
 
 def strained(seen: LinkObservation, base_rtt_s: float | None, limits: Limits) -> str:
     """Words for retransmits or an RTT above the path's limit, empty if there are none."""
-    lost = seen.retransmit_ratio
-    if lost is not None and limits.retransmit_ratio <= lost <= 1.0:
-        return f"sends {lost:.2%} of segments again, {limits.retransmit_ratio:.2%} is its limit"
+    if lost := losing(seen, limits):
+        return lost
     rtt = seen.rtt_s
     limit_s = limits.rtt_s
     if limit_s is None and base_rtt_s is not None:

@@ -110,12 +110,15 @@ def with_flow(
     return dataclasses.replace(memory, per_connection_gbps=each, per_connection_at_s=now_s)
 
 
-def bursting(seen: LinkObservation, tx: float, strain: str) -> str:
-    """Words for many senders that meet for moments; `strain`: what is above the path's limits."""
+def bursting(seen: LinkObservation, tx: float, loss: str) -> str:
+    """Words for many senders that meet for moments; `loss`: that above the path's limit, in words.
+
+    An RTT above its limit is no sign of them: a queue that stands, or a longer route, has one too.
+    """
     n = seen.connections
-    if not strain or n is None or not MANY_CONNECTIONS <= n < math.inf:
+    if not loss or n is None or not MANY_CONNECTIONS <= n < math.inf:
         return ""
-    return f"it {strain}, with {n:.0f} connections and {tx:.3g} Gbps on average"
+    return f"it {loss}, with {n:.0f} connections and {tx:.3g} Gbps on average"
 
 
 def usual(memory: LinkMemory, seen: LinkObservation, gbps: float | None) -> tuple[LinkMemory, str]:

@@ -264,7 +264,7 @@ def _slowed(
         now_s=now_s,
     )
     memory = flows.with_flow(link, memory, bool(flow), gbps=gbps, now_s=now_s)
-    burst = flows.bursting(seen, tx, judged.strain)
+    burst = flows.bursting(seen, tx, congestion.losing(seen, limits))
     near = congestion.full(tx, capacity, limits.lower())
     if burst:
         memory = dataclasses.replace(memory, burst_at_s=now_s)

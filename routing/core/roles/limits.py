@@ -17,6 +17,10 @@ from routing.core.roles.model import best_t, more
 from routing.core.situation import Situation
 from routing.core.types import Alternative, Clamp
 
+MOST_DECODE_KV_RATIO = 0.80
+"""What decode's KV cache may be filled to after one of its instances was taken. Above it engines
+begin to preempt with the next burst."""
+
 
 @dataclass(frozen=True)
 class Barred:
@@ -57,7 +61,8 @@ class Barred:
 
 
 def _limit(s: Situation, name: str, reason: str) -> str:
-    return "quorum_ratio" if reason == "BelowQuorum" else f"bottleneck_{s.bottlenecks[name].label}"
+    limits = {"BelowQuorum": "quorum_ratio", "AfterStateFull": "decode_kv_usage_ratio"}
+    return limits.get(reason) or f"bottleneck_{s.bottlenecks[name].label}"
 
 
 def _bar(
@@ -69,7 +74,15 @@ def _bar(
     if n_read < s.params.quorum_ratio * max(n_described, sum(before)):
         return "BelowQuorum", words.below_quorum(name, n_read, n_described)
     why = s.forbids_roles(name, before, after, base.prediction)
-    return ("BottleneckForbids", words.forbidden(name, before, after, why)) if why else None
+    if why:
+        return "BottleneckForbids", words.forbidden(name, before, after, why)
+    # What decode holds now has to fit into those that are left, whatever the model expects.
+    held = seen.decode_kv_usage_ratio
+    if held is not None and after[1] < before[1]:
+        expected = held * before[1] / max(after[1], 1)
+        if expected > MOST_DECODE_KV_RATIO:
+            return "AfterStateFull", words.after_state_full(name, held, expected)
+    return None
 
 
 def after_step(

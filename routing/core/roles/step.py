@@ -146,7 +146,12 @@ def _adopted(
     }
     plans = {**s.clusters, **changed}
     running = {
-        name: Setting(fleetmodel.threshold_of(plans[name]), *stepped.get(name, present[name]))
+        name: dataclasses.replace(
+            s.running[name],
+            threshold=fleetmodel.threshold_of(plans[name]),
+            n_prefill=stepped.get(name, present[name])[0],
+            n_decode=stepped.get(name, present[name])[1],
+        )
         for name in s.outlooks
     }
     text = words.roles_adopted(present, stepped, base.prediction, after.prediction)
@@ -181,13 +186,15 @@ def _t_along(
     if wanted < current and any(s.links[link.id].congested for link in s.links_up(name)):
         return plan
     allowed: list[Clamp] = []
-    t = into_bounds(
-        s.params, hysteresis.step_limited(current, wanted, s.params.t_max_step_factor), allowed
-    )
+    stepped = hysteresis.step_limited(current, wanted, s.params.t_max_step_factor)
+    if stepped != round(wanted):
+        allowed.append(Clamp("t_max_step_factor", wanted, float(stepped)))
+    t = into_bounds(s.params, stepped, allowed)
     settings = s.settings(s.clusters)
     trial = {**settings, name: dataclasses.replace(settings[name], threshold=float(t))}
     now_h = predict(model, settings).headroom or 0.0
     if (predict(model, trial).headroom or 0.0) < min(now_h, BEARABLE_HEADROOM):
+        clamps.append(Clamp("present_roles", wanted, current))
         return plan
     clamps += allowed
     return changed_to(plan, "threshold", t)

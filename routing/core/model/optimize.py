@@ -35,6 +35,7 @@ _NUDGE = _FULL = 1e-3
 _LEAST = 1e-9
 """Capacity (of instances, bytes/s) and rate instead of none, so that what carries nothing has a
 finite fullness like everything else."""
+_LEAST_RPS = 1e-300
 _RATE_CLOSE = 1e-6
 _MOST_STEPS = 60
 _TIE_ROLES = 1e-6
@@ -193,7 +194,7 @@ class _Search:
         stayed = 0
         rate = low * (1 + 2 * _RATE_CLOSE)  # a step of decode instances may follow right after low
         for _ in range(_MOST_STEPS):
-            if high - low <= _RATE_CLOSE * high:
+            if high - low <= _RATE_CLOSE * high or high <= _LEAST:
                 break
             if not low < rate < high:
                 rate = _guess(low, below, high, above)
@@ -374,7 +375,7 @@ class _SiteSearch:
 
     def choice(self, rate_rps: float) -> _Choice | float:
         """What the site does at this rate of the whole fleet, or, above 1, how overfull it is."""
-        own_rps = rate_rps * self._share
+        own_rps = max(rate_rps * self._share, _LEAST_RPS)
         n_decode = max(self._free.decode_low, self._needed(own_rps))
         if n_decode > self._free.decode_high:
             return math.inf

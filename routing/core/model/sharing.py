@@ -25,12 +25,14 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from scipy.optimize import linprog
+from scipy.optimize import linprog, minimize
 
 from routing.core.model.curves import Array
 
 _NEWTON_STEPS = 40
 _RIDGE = 1e-9
+_CLIMB_STEPS = 300
+_PARTS = tuple(0.5**i for i in range(12))
 _OVERLOAD = 1e-6
 """Relative: what nearest shares may ask beyond what is there, or the tightest case had none."""
 
@@ -135,18 +137,56 @@ class Sharing:
         most, rho = self.most, np.maximum(self.seconds.max(axis=1, keepdims=True), 1e-300)
         # Prices are in units that make a price of 1 move a site's shares by about 1.
         pull = self.seconds / (rho * self.instances) * self.instances.mean()
-        prices, found = np.zeros(len(self.instances)), _projected(wanted, most)
+        scale = float(self.instances.mean())
+
+        def excess(shares: Array) -> Array:
+            """How far each PrfaaS cluster is over what it has, half the allowance beyond."""
+            load: Array = (self.seconds * shares).sum(axis=0)
+            return load / self.instances - 1.0 - 0.5 * _OVERLOAD
+
+        def at(prices: Array) -> tuple[Array, float]:
+            """Shares at prices, and the dual there, which the right prices maximise."""
+            shares = _projected(wanted - prices * pull, most)
+            away = 0.5 * float((rho * (shares - wanted) ** 2).sum())
+            return shares, away + scale * float(prices @ excess(shares))
+
+        prices = np.zeros(len(self.instances))
+        found, dual = at(prices)
         for _ in range(_NEWTON_STEPS):
             if self._carried(found):
                 return found
-            prices = self._newton(prices, found, pull, most)
-            found = _projected(wanted - prices * pull, most)
-        return self.least_load().shares
+            step = self._newton(prices, found, excess(found), pull, most) - prices
+            # A whole step may cross a corner of the dual: as much of it as does not lower it.
+            for part in _PARTS:
+                tried = prices + part * step
+                shares, value = at(tried)
+                if value >= dual:
+                    prices, found, dual = tried, shares, value
+                    break
+            else:
+                break
+        # Flat where no share lies between its bounds: slower, but it needs no curvature.
 
-    def _newton(self, prices: Array, shares: Array, pull: Array, most: Array) -> Array:
+        def downhill(prices: Array) -> tuple[float, Array]:
+            shares, value = at(prices)
+            return -value, -scale * excess(shares)
+
+        climbed = minimize(
+            downhill,
+            prices,
+            jac=True,
+            method="L-BFGS-B",
+            bounds=[(0.0, None)] * len(prices),
+            options={"ftol": 0.0, "gtol": 1e-9, "maxiter": _CLIMB_STEPS},
+        )
+        found = at(np.asarray(climbed.x))[0]
+        return found if self._carried(found) else self.least_load().shares
+
+    def _newton(
+        self, prices: Array, shares: Array, excess: Array, pull: Array, most: Array
+    ) -> Array:
         """Prices (M,) at which the loads would meet the instances, were the shares that are
         between their bounds now to stay so: the dual is quadratic as long as they do."""
-        excess = (self.seconds * shares).sum(axis=0) / self.instances - 1.0 + 0.5 * _OVERLOAD
         free = (shares > 0.0) & (shares < most)
         n_free = np.maximum(free.sum(axis=1), 1)
         weight = self.seconds / self.instances * free

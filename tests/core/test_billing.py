@@ -29,7 +29,13 @@ def month(n_high: int, high: float = 90.0, low: float = 10.0, n: int = MONTH) ->
 
 
 @pytest.mark.parametrize(
-    ("n_high", "billed"), [(0, 10.0), (432, 10.0), (433, 90.0), (8640, 90.0)], ids=str
+    ("n_high", "billed"),
+    [
+        pytest.param(0, 10.0, id="S-45 a quiet month"),
+        pytest.param(432, 10.0, id="S-45 all that is dropped"),
+        pytest.param(433, 90.0, id="S-45 one more"),
+        pytest.param(8640, 90.0, id="S-45 a busy month"),
+    ],
 )
 def test_s45_of_8640_samples_432_are_dropped_and_the_433rd_is_billed(
     n_high: int, billed: float
@@ -40,13 +46,14 @@ def test_s45_of_8640_samples_432_are_dropped_and_the_433rd_is_billed(
 
 
 def test_s45_ranks_are_exact() -> None:
+    """S-45: of 8,640 rates that all differ, the 433rd from above."""
     samples: list[float | None] = [float(i) for i in range(1, MONTH + 1)]
     random.Random(7).shuffle(samples)
     assert bill(samples).billed_gbps == MONTH - 432
 
 
 def test_s45_missing_samples_are_no_zeros() -> None:
-    """Half a month measured, busy throughout: a bill of half the month, not of nothing."""
+    """S-45: half a month measured, busy throughout: a bill of half the month, not of nothing."""
     gaps = month(0, low=40.0, n=4320) + [None] * 4320
     found = bill(gaps)
     assert (found.n_measured, found.n_missing, found.dropped) == (4320, 4320, 216)

@@ -8,6 +8,7 @@ import itertools
 import pytest
 
 from routing.core.decide import decide
+from routing.core.links import congestion
 from routing.core.links import state as link_state
 from routing.core.types import Memory, Params
 from tests.core.cases import demo_scenario, link, plan, seen
@@ -80,10 +81,34 @@ def test_a_new_promised_capacity_wipes_what_was_learnt_under_the_old() -> None:
     assert watch([narrow] * 20 + [wide])[-1].capacity_gbps == 100.0
 
 
+@pytest.mark.parametrize(
+    ("tx_gbps", "signs"),
+    [
+        (9.24, "it sent 9.24 where 5.8 Gbps fit"),
+        (5.802, "it sends 5.8 of 5.8 Gbps"),
+        (5.5, "it sends 5.5 of 5.8 Gbps"),
+    ],
+)
+def test_a_mean_from_before_a_link_became_narrow_is_told_as_what_it_was(tx_gbps, signs) -> None:
+    """Read in the very tick that finds the link narrow, it is congestion; no link sends 9 of 6."""
+    last = watch([link(tx_gbps=9.24), link(capacity_gbps=5.8, tx_gbps=tx_gbps)])[-1]
+    assert (last.label, last.signs) == ("congested", signs)
+
+
 def test_the_base_rtt_falls_at_once_and_rises_slowly() -> None:
     views = watch([link(rtt_s=0.004)] + [link(rtt_s=0.02)] * 30)
     assert views[0].base_rtt_s == 0.004
     assert 0.004 < views[-1].base_rtt_s < 0.0041
+
+
+def test_an_hour_of_queues_is_no_longer_route_and_four_hours_of_twice_the_rtt_are() -> None:
+    base_s = [0.004]
+    for _ in range(4 * 1800):
+        found = congestion.crept(base_s[-1], 0.008)
+        assert found is not None
+        base_s.append(found)
+    assert base_s[1800] == pytest.approx(1.2 * 0.004, rel=0.01)
+    assert base_s[-1] == 0.008
 
 
 def test_congestion_ends_after_the_clear_time_and_not_before() -> None:

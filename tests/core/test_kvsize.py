@@ -309,6 +309,88 @@ def test_the_curve_is_the_sum_of_its_parts(tokens, windows, per_token, state) ->
     assert np.all(np.diff(model.kv_bytes(np.sort([0, tokens, *(w for w, _ in windows)]))) >= 0)
 
 
+def model(model_type: str, layers: int, kv_heads: int, head_dim: int, **more):
+    facts = {"num_hidden_layers": layers, "num_key_value_heads": kv_heads, "head_dim": head_dim}
+    return {"model_type": model_type, "num_attention_heads": 64, **facts, **more}
+
+
+def latent(model_type: str, layers: int, **more):
+    facts = {"num_hidden_layers": layers, "kv_lora_rank": 512, "qk_rope_head_dim": 64}
+    return {"model_type": model_type, "num_attention_heads": 64, "head_dim": 128, **facts, **more}
+
+
+def delta(value_heads: int):
+    return {
+        **{"linear_num_key_heads": 16, "linear_num_value_heads": value_heads},
+        **{"linear_key_head_dim": 128, "linear_value_head_dim": 128},
+        **{"linear_conv_kernel_dim": 4, "full_attention_interval": 4},
+    }
+
+
+def mamba2(heads: int, head_dim: int, state: int):
+    return {
+        **{"mamba_num_heads": heads, "mamba_head_dim": head_dim, "ssm_state_size": state},
+        **{"n_groups": 8, "conv_kernel": 4},
+    }
+
+
+KIMI_LAYERS = {
+    "full_attn_layers": [4, 8, 12, 16, 20, 24, 27],
+    "kda_layers": [layer for layer in range(1, 28) if layer % 4 and layer != 27],
+    **{"num_heads": 32, "head_dim": 128, "short_conv_kernel_size": 4},
+}
+# Models by the sizes of their attention alone, which their papers and model cards tell: id, config,
+# full layers, KiB a token, MiB of windows and states. Where a layer stands does not matter here.
+MODELS = [
+    ("GQA: Llama-3.1-70B", model("llama", 80, 8, 128), 80, "320.00", "0.0"),
+    ("GQA: Qwen3-235B-A22B", model("qwen3_moe", 94, 4, 128), 94, "188.00", "0.0"),
+    ("MHA: GPT-NeoX-20B", model("gpt_neox", 44, 64, 96), 44, "1056.00", "0.0"),
+    ("MLA: DeepSeek-V3", latent("deepseek_v3", 61), 61, "68.62", "0.0"),
+    ("MLA and an indexer: DeepSeek-V3.2", latent("deepseek_v32", 61, index_head_dim=128), 61,
+     "76.49", "0.0"),
+    ("MLA and an indexer: GLM-5", latent("glm_moe_dsa", 78, index_head_dim=128), 78, "97.80",
+     "0.0"),
+    ("sliding: gpt-oss-120b", model("gpt_oss", 36, 8, 64, sliding_window=128), 18, "36.00", "4.5"),
+    ("sliding, 5 to 1: Gemma 3's class",
+     model("gemma3_text", 26, 4, 256, sliding_window=4096), 4, "16.00", "352.0"),
+    ("GDN in a nested config: Qwen3.5-397B-A17B",
+     {"model_type": "qwen3_5_moe",
+      "text_config": model("qwen3_5_moe_text", 60, 2, 256, **delta(64))}, 15, "30.00", "183.2"),
+    ("GDN: Qwen3-Next-80B-A3B", model("qwen3_next", 48, 2, 256, **delta(32)), 12, "24.00", "73.7"),
+    ("KDA, lists counted from 1: Kimi-Linear-48B-A3B",
+     latent("kimi_linear", 27, linear_attn_config=KIMI_LAYERS), 7, "7.88", "41.4"),
+    ("Lightning and MLA: Ring-2.5-1T", latent("bailing_moe_v2_5", 80, layer_group_size=8), 10,
+     "11.25", "280.0"),
+    ("Lightning by a list: MiniMax-M1",
+     model("minimax_m1", 80, 8, 128, attn_type_list=[*[0] * 7, 1] * 10), 10, "40.00", "280.0"),
+    ("Mamba2 by a pattern: Nemotron-3-Nano-30B-A3B",
+     model("nemotron_h", 52, 2, 128, hybrid_override_pattern="M" * 23 + "*" * 6 + "E" * 23,
+           mamba_ssm_cache_dtype="float32", **mamba2(64, 64, 128)), 6, "6.00", "46.8"),
+    ("Mamba2 with a state of 16 bits: Nemotron-H-56B",
+     model("nemotron_h", 118, 8, 128, hybrid_override_pattern="M" * 54 + "*" * 10 + "-" * 54,
+           **mamba2(256, 64, 256)), 10, "40.00", "438.3"),
+    ("Mamba1 with a period: Jamba-v0.1",
+     model("jamba", 32, 8, 128, attn_layer_period=8, attn_layer_offset=4, hidden_size=4096,
+           mamba_expand=2, mamba_d_state=16, mamba_d_conv=4), 4, "16.00", "15.3"),
+    ("attention beside Mamba2: Falcon-H1's class",
+     model("falcon_h1", 32, 8, 128, mamba_n_heads=128, mamba_d_head=8, mamba_d_state=256,
+           mamba_n_groups=1, mamba_d_conv=4), 32, "128.00", "32.3"),
+]  # fmt: skip
+
+
+def printed(size) -> tuple[int, str, str]:
+    """(full layers, KiB a token, MiB of states and full windows), to the digits of INDEX.md."""
+    fixed = size.state_bytes + sum(w.window_tokens * w.bytes_per_token for w in size.windows)
+    return size.layers.full, f"{size.bytes_per_token / 1024:.2f}", f"{fixed / MIB:.1f}"
+
+
+@pytest.mark.parametrize(
+    ("config", "full", "kib", "fixed_mib"), [pytest.param(*row[1:], id=row[0]) for row in MODELS]
+)
+def test_a_models_attention_has_its_known_size(config, full, kib, fixed_mib) -> None:
+    assert printed(size_of(config)) == (full, kib, fixed_mib)
+
+
 def index_rows() -> list[list[str]]:
     """The rows of INDEX.md's table: name, file, layers, full, KV, KiB a token, ..., MiB fixed."""
     if not CONFIGS.exists():
@@ -324,9 +406,7 @@ def test_published_configs_have_the_printed_sizes() -> None:
     assert len(rows) >= 25
     for name, file, _, full, _, kib, _, _, fixed_mib, *_ in rows:
         size = size_of(json.loads((CONFIGS / file).read_text(encoding="utf-8")))
-        fixed = size.state_bytes + sum(w.window_tokens * w.bytes_per_token for w in size.windows)
-        got = (size.layers.full, f"{size.bytes_per_token / 1024:.2f}", f"{fixed / MIB:.1f}")
-        assert got == (int(full), kib, fixed_mib), name
+        assert printed(size) == (int(full), kib, fixed_mib), name
 
 
 @pytest.mark.skipif(not CONFIGS.exists(), reason="the folder of model configs is not here")

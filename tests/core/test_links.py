@@ -86,6 +86,18 @@ LABELS = [
     ("many senders, loss, moderate", moving(30, 45, 22, 50, 35, **MANY, **LOSS), path(), "burst"),
     ("few senders, loss, moderate", moving(30, 45, 22, 50, 35, **LOSS), path(), "near_limit"),
     ("many senders, no loss", moving(30, 45, 22, 50, 35, **MANY), path(), "clear"),
+    (
+        "many senders, slow round trips, no loss",
+        moving(30, 45, 22, 50, 35, **MANY, rtt_s=0.02),
+        path(),
+        "near_limit",
+    ),
+    (
+        "many senders, slow round trips, loss not measured",
+        moving(30, 45, 22, 50, 35, **MANY, rtt_s=0.02, retransmit_ratio=None),
+        path(),
+        "near_limit",
+    ),
     ("a ceiling, not a burst", moving(*[40.0] * 5, **MANY, **LOSS), path(), "congested"),
     ("nearly full", moving(85, 80, 83, 84, 82), path(), "near_limit"),
     ("full", moving(95, 91, 93, 94, 92), path(), "congested"),
@@ -179,6 +191,13 @@ def test_a_burst_asks_for_pacing_for_a_while() -> None:
     later = watch([link()], memory=views[-1].memory, from_s=1610.0)[-1]
     assert later.transport is not None
     assert later.transport.pacing_gbps == 95.0
+
+
+def test_many_senders_with_slow_round_trips_alone_are_not_paced() -> None:
+    views = watch(moving(30, 45, 22, 50, 35, **MANY, rtt_s=0.02))
+    assert views[-1].transport is not None
+    assert views[-1].transport.pacing_gbps == 95.0
+    assert views[-1].memory.burst_at_s is None
 
 
 def test_a_step_of_speed_at_the_same_size_is_an_event_told_once() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -248,3 +249,16 @@ def test_seen_without_transfers_is_the_healthy_fleet_of_before() -> None:
     verdict = decide(seen(), plan(19_500), Memory(), PARAMS, demo_scenario())
     assert verdict.memory.links[LINK].breaker == "closed"
     assert verdict.action == "hold"
+
+
+def test_a_habit_of_one_in_a_hundred_seldom_opens_it() -> None:
+    """Docs: 4 of 20 once in 23,000 counts, 3 of 15 once in 2,400, and no count is easier."""
+
+    def once_in(n: int) -> float:
+        least = max(breaker.LEAST_FAILED, math.ceil(breaker.FAILURE_LIMIT_RATIO * n - 1e-9))
+        fail = [math.comb(n, k) * 0.01**k * 0.99 ** (n - k) for k in range(least, n + 1)]
+        return 1.0 / sum(fail)
+
+    assert once_in(20) == pytest.approx(23_000, rel=0.03)
+    assert once_in(15) == pytest.approx(2_400, rel=0.03)
+    assert min(range(3, 21), key=once_in) == 15

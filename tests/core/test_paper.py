@@ -13,7 +13,23 @@ FIGURES = paper.figures()
     "figure", [pytest.param(row, id=f"{row.source}: {row.what}") for row in FIGURES]
 )
 def test_a_figure_is_reproduced(figure: paper.Figure) -> None:
-    assert figure.got() == pytest.approx(figure.printed, rel=figure.within, abs=0.0)
+    assert figure.holds(), f"{figure.printed} is printed, {figure.got()} computed"
+
+
+@pytest.mark.parametrize(
+    ("got", "within", "below", "holds"),
+    [
+        (1.0, 0.0, False, True),
+        (1.009, 0.01, False, True),
+        (0.989, 0.01, False, False),
+        (0.93, 0.0, True, True),
+        (1.0, 0.0, True, False),
+        (0.0, 0.0, True, False),
+    ],
+    ids=["exact", "within", "beyond", "below", "not below", "nothing at all"],
+)
+def test_a_row_can_fail(got: float, within: float, below: bool, holds: bool) -> None:
+    assert paper.Figure("Table 6", "one", 1.0, within, lambda: got, below).holds() is holds
 
 
 def test_every_figure_has_one_row() -> None:

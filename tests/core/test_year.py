@@ -18,7 +18,15 @@ from routing.core.decide import decide
 from routing.core.jsonable import from_jsonable, to_jsonable
 from routing.core.reasons import REASONS
 from routing.core.steps import kept_for_failures, t_of
-from routing.core.types import ClusterPlan, Memory, Observation, Params, Plan, Verdict
+from routing.core.types import (
+    ClusterPlan,
+    Memory,
+    Observation,
+    Params,
+    PdObservation,
+    Plan,
+    Verdict,
+)
 from tests.core.year import CLUSTERS, MINIMA, SCENARIO, YEAR_S, Year
 
 MOST_MEMORY_BYTES = 32_768
@@ -27,8 +35,27 @@ TUNED = (
     *("PrefillImbalance", "LinkLimit", "Congestion", "CongestionCleared", "LeastRemote"),
     "ShareImbalance",
 )
+ASTRAY_S = 15.0
 URGENT = ("LinkDown", "OutOfBounds", "Congestion", "FloorRestored")
+URGENT_SAID = (" is down: ", " fail: ", "the policy allows", " must prefill and ")
 ROLES = ("RoleImbalance", "FloorRestored", "RolesFollowed", "RolesCancelled")
+
+
+@dataclass
+class Since:
+    """By the judge's own clock, since when something holds without a pause, under any name."""
+
+    at_s: dict[str, float] = field(default_factory=dict)
+
+    def hear(self, name: str, holds: bool, now_s: float) -> None:
+        if holds:
+            # A clock that was set back begins every wait anew.
+            self.at_s[name] = min(self.at_s.get(name, now_s), now_s)
+        else:
+            self.at_s.pop(name, None)
+
+    def lasted_s(self, name: str, now_s: float) -> float:
+        return now_s - self.at_s[name] if name in self.at_s else 0.0
 
 
 @dataclass
@@ -41,15 +68,22 @@ class Judge:
     labels: Counter[str] = field(default_factory=Counter)
     most_bytes: int = 0
     n_adopted: int = 0
+    gains: Since = field(default_factory=Since)
+    astray: Since = field(default_factory=Since)
+    dead_at_s: dict[str, float] = field(default_factory=dict)
+    failed: dict[str, int] = field(default_factory=dict)
+    ended: dict[str, int] = field(default_factory=dict)
 
     def hear(self, seen: Observation, before: Plan, params: Params, verdict: Verdict) -> None:
         now_s = seen.now_s
         # The clock was set back: what lies ahead of it has just been.
         self.changes_s = [min(at_s, now_s) for at_s in self.changes_s if at_s > now_s - 3600.0]
         self.roles_s = None if self.roles_s is None else min(self.roles_s, now_s)
+        self._watch(seen, before)
         self.reasons[verdict.reason] += 1
         self.labels[verdict.bottleneck.label] += 1
         self._explained(verdict, now_s)
+        self._lasted(verdict, params, now_s)
         if verdict.action == "hold":
             assert verdict.plan == before
             return
@@ -62,10 +96,56 @@ class Judge:
             self._not_too_soon(verdict, params, now_s)
         for name, after in verdict.plan.clusters.items():
             self._stepped(name, seen, before.clusters[name], after, params, verdict)
+            self._not_over_what_was_dead(name, before.clusters[name], after, params, verdict, now_s)
         if params.mode == "active":
             self.changes_s.append(now_s)
             if verdict.reason in ("RoleImbalance", "FloorRestored"):
                 self.roles_s = now_s
+
+    def _watch(self, seen: Observation, before: Plan) -> None:
+        """What this tick shows of links, of attempts that ended, of engines gone astray."""
+        now_s = seen.now_s
+        self.dead_at_s = {link: min(at_s, now_s) for link, at_s in self.dead_at_s.items()}
+        self.dead_at_s |= {n: now_s for n, link in seen.links.items() if link.capacity_gbps == 0.0}
+        for name, plan in before.clusters.items():
+            found = seen.pd.get(name)
+            change = None if found is None else found.role_change
+            running = change is not None and change.state == "running"
+            if change is not None and not running and self.ended.get(name) != change.id:
+                self.ended[name] = change.id
+                good = change.state == "done"
+                self.failed[name] = 0 if good else self.failed.get(name, 0) + 1
+            roles = (plan.n_prefill, plan.n_decode)
+            strayed = found is not None and (found.n_prefill, found.n_decode) != roles
+            self.astray.hear(name, strayed and not running, now_s)
+
+    def _lasted(self, verdict: Verdict, params: Params, now_s: float) -> None:
+        """A gain was in sight for as long as it has to be, in every tick in between."""
+        reason, kept = verdict.reason, verdict.memory
+        # The tick that adopts has forgotten the gain that it came for.
+        for name, here, since_s, hold_s in (
+            ("t", TUNED, kept.gain_since_s, params.t_gain_hold_s),
+            ("roles", ("RoleImbalance",), kept.roles_gain_since_s, params.roles_gain_hold_s),
+        ):
+            if verdict.action == "adopt" and reason in here and reason != "Congestion":
+                assert self.gains.lasted_s(name, now_s) >= hold_s, verdict.message
+            self.gains.hear(name, since_s is not None, now_s)
+
+    def _not_over_what_was_dead(
+        self,
+        name: str,
+        before: ClusterPlan,
+        after: ClusterPlan,
+        params: Params,
+        verdict: Verdict,
+        now_s: float,
+    ) -> None:
+        """Nobody but a person sends over a link that was down within the clear time."""
+        if verdict.reason == "Held" or "held by" in verdict.message:
+            return
+        for source in _remotes(after) - _remotes(before):
+            dead_at_s = self.dead_at_s.get(f"{source}->{name}", -math.inf)
+            assert now_s - dead_at_s >= params.congestion_clear_s, verdict.message
 
     def _explained(self, verdict: Verdict, now_s: float) -> None:
         assert verdict.reason in REASONS
@@ -104,12 +184,14 @@ class Judge:
         by_person = verdict.reason == "Held" or "held by" in verdict.message
         if not by_person:
             limit = params.max_changes_per_hour
-            kept = 0 if verdict.reason in URGENT else kept_for_failures(limit)
+            # The reason is that of the first cluster, the urgent one may be another.
+            urgent = verdict.reason in URGENT or any(
+                text in verdict.message for text in URGENT_SAID
+            )
+            kept = 0 if urgent else kept_for_failures(limit)
             assert len(self.changes_s) < limit - kept, verdict.message
         if verdict.reason in TUNED and verdict.reason != "Congestion":
             assert now_s - last_s >= params.t_dwell_s, verdict.message
-        if verdict.reason == "RoleImbalance" and self.roles_s is not None:
-            assert now_s - self.roles_s >= params.roles_dwell_s, verdict.message
 
     def _stepped(
         self,
@@ -131,6 +213,7 @@ class Judge:
             return
         assert reason in ROLES, verdict.message
         found = seen.pd[name]
+        self._roles_in_time(name, found, params, verdict, seen.now_s)
         if reason == "RoleImbalance":
             most = max(1, int(params.roles_max_step_ratio * sum(roles) + 1e-9))
             assert 1 <= abs(roles[1] - found.n_decode) <= most, verdict.message
@@ -143,6 +226,28 @@ class Judge:
         if reason in ("RoleImbalance", "FloorRestored"):
             assert roles[0] >= MINIMA[name][0], verdict.message
             assert roles[1] >= MINIMA[name][1], verdict.message
+
+    def _roles_in_time(
+        self, name: str, found: PdObservation, params: Params, verdict: Verdict, now_s: float
+    ) -> None:
+        """Roles follow engines after 15 s, are called back at once, and else keep their dwell."""
+        if f"The move of {name} to" in verdict.message:
+            return
+        if f"Engines of {name} run" in verdict.message:
+            assert self.astray.lasted_s(name, now_s) >= ASTRAY_S, verdict.message
+            return
+        dwell_s = params.roles_dwell_s * min(2 ** self.failed.get(name, 0), 8)
+        ended_s = None if found.role_change is None else found.role_change.ended_at_s
+        if ended_s is not None and ended_s > now_s + 60.0:
+            ended_s = None  # of a clock that was set back since
+        for last_s in (self.roles_s, ended_s):
+            assert last_s is None or now_s - min(last_s, now_s) >= dwell_s, verdict.message
+
+
+def _remotes(plan: ClusterPlan) -> set[str]:
+    if plan.mode == "always_local":
+        return set()
+    return {source for source, weight in plan.remote.items() if weight > 0.0}
 
 
 def live_through(n_ticks: int, seed: int) -> tuple[Judge, Year, float]:

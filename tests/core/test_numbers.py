@@ -12,6 +12,7 @@ from django.core.management.base import CommandError
 from routing.core.model.optimize import Freedom, optimise
 from routing.core.model.planner import plan_scenario
 from routing.core.scenario.document import parse_scenario
+from routing.core.scenario.tables import ScenarioError
 from tests.core.cases import demo_document, demo_model, demo_scenario
 
 
@@ -77,6 +78,37 @@ def test_what_profiles_did_not_measure_is_told() -> None:
     """The H20 was measured from 10,224 tokens on: P(L <= 10,224) = .260 is extrapolated."""
     told = plan_scenario(demo_scenario())["clusters"]["pd"]["extrapolated"]
     assert told == pytest.approx({"local": 0.260, "prfaas": 0.0}, abs=1e-3)
+
+
+def drained(*names: str) -> dict[str, object]:
+    document = demo_document()
+    document["clusters"].append({**document["clusters"][1], "name": "pd2"})
+    traffic = document.pop("workload")
+    document["workloads"] = [{**traffic, "cluster": name} for name in ("pd", "pd2")]
+    for cluster in document["clusters"]:
+        cluster["drained"] = cluster["name"] in names
+    return document
+
+
+def test_a_drained_cluster_is_left_out_and_told() -> None:
+    answer = plan_scenario(parse_scenario(drained("pd2")))
+    assert answer["left_out"] == {"pd2": 3.0}
+    assert set(answer["clusters"]) == {"pd"}
+
+
+def test_nothing_to_plan_is_an_error() -> None:
+    with pytest.raises(ScenarioError, match="every PD cluster is drained"):
+        plan_scenario(parse_scenario(drained("pd", "pd2")))
+
+
+def test_a_pinned_cluster_says_at_what() -> None:
+    document = demo_document()
+    document["clusters"][1]["pinned"] = True
+    with pytest.raises(ScenarioError, match="which roles are pinned"):
+        plan_scenario(parse_scenario(document))
+    document["clusters"][1]["start"] = {"n_prefill": 6}
+    pinned = plan_scenario(parse_scenario(document))["clusters"]["pd"]
+    assert (pinned["n_prefill"], pinned["n_decode"]) == (6, 2)
 
 
 def test_the_plan_of_a_wanted_headroom_sends_less() -> None:

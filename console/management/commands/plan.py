@@ -69,7 +69,7 @@ def _read(path: Path) -> dict[str, Any]:
 def _lines(answer: dict[str, Any]) -> list[str]:
     lines = [
         f"{answer['fleet']}: carries {answer['lambda_max_rps']:.3f} requests/s, "
-        f"x{answer['headroom']:.2f} of the demand, limited by {answer['bottleneck']} "
+        f"x{answer['headroom']:.2f} of the demand, limited by {' and '.join(answer['binding'])} "
         f"(method {answer['method']})"
     ]
     for name, plan in answer["clusters"].items():
@@ -88,7 +88,12 @@ def _lines(answer: dict[str, Any]) -> list[str]:
                     f"{name if side == 'local' else side} was not measured at"
                 )
     for name, link in answer["links"].items():
-        lines.append(f"  {name}: {link['egress_gbps']:.1f} Gbps, {link['utilisation']:.1%}")
+        planned = f"{link['planned_gbps']:.3g} Gbps that plans may use"
+        lines.append(
+            f"  {name}: {link['egress_gbps']:.1f} Gbps, {link['utilisation']:.1%} of {planned}"
+        )
+    for name, rate_rps in answer["left_out"].items():
+        lines.append(f"  {name} is drained: its {rate_rps:g} requests/s are not counted")
     for name, baseline in answer["baselines"].items():
         lines.append(
             f"  {name}: {baseline['lambda_max_rps']:.3f} requests/s with "

@@ -45,7 +45,8 @@ def weights(scenario: Scenario, links: list[Link]) -> dict[str, float]:
     for link in links:
         source = _cluster(scenario, link)
         seconds = float(scenario.profiles[source.profile].prefill.prefill_s(_SHARING_LENGTH_TOKENS))
-        rates[link.source] = min(source.instances / seconds, bytes_per_s(link.usable_gbps) / size)
+        usable = bytes_per_s(billing.planned_gbps(link, link.usable_gbps, None))
+        rates[link.source] = min(source.instances / seconds, usable / size)
     total = sum(rates.values())
     if total <= 0:
         return {name: 1.0 / len(rates) for name in rates}

@@ -22,6 +22,7 @@ from routing.core.model.throughput import (
     shares_of,
 )
 from routing.core.scenario.document import Cluster, Scenario
+from routing.core.scenario.tables import ScenarioError
 from routing.core.types import Params, Prediction
 
 _BINDING = 0.999
@@ -32,7 +33,13 @@ def plan_scenario(
     scenario: Scenario, method: Method = "exact", *, headroom_target: float | None = None
 ) -> dict[str, Any]:
     """The best plan as plain values (docs/operations.md): of greatest headroom, or the one that
-    sends least remote among those that reach `headroom_target`, if any does."""
+    sends least remote among those that reach `headroom_target`, if any does.
+
+    Raises ScenarioError where there is nothing to plan, or a pinned cluster does not say at what.
+    """
+    drained = [c.name for c in scenario.clusters if c.kind == "pd" and c.drained]
+    if all(workload.cluster in drained for workload in scenario.workloads):
+        raise ScenarioError("clusters", drained, "every PD cluster is drained: nothing to plan")
     model = fleetmodel.of_scenario(scenario, method)
     freedom = {site.name: _freedom(scenario, site) for site in model.sites}
     best = optimise(model, freedom, headroom_target=headroom_target)
@@ -58,10 +65,12 @@ def plan_scenario(
             link: {
                 "egress_gbps": headroom * rate,
                 "utilisation": headroom * (prediction.link_utilisation_ratio[link] or 0.0),
+                "planned_gbps": model.link_gbps[link],
             }
             for link, rate in prediction.link_gbps.items()
         },
         "stages_rps": capacity_rps,
+        "left_out": {w.cluster: w.rate_rps for w in scenario.workloads if w.cluster in drained},
         "baselines": {},
     }
     if scenario.homogeneous is not None:
@@ -77,6 +86,9 @@ def _freedom(scenario: Scenario, site: Site) -> Freedom:
     low, high = float(bounds.t_min_tokens), float(bounds.t_max_tokens)
     if not site.remotes:
         low = high = ALWAYS_LOCAL_T
+    if cluster.pinned and cluster.start is None:
+        message = "needs start = { n_prefill = ... }: a plan has to know which roles are pinned"
+        raise ScenarioError(f"clusters.{cluster.name}.pinned", True, message)
     if cluster.pinned and cluster.start is not None:
         n_decode = cluster.instances - cluster.start.n_prefill
         return Freedom.of_threshold(low, high, n_prefill=cluster.start.n_prefill, n_decode=n_decode)

@@ -146,7 +146,10 @@ def _nav(fleet: str | None, current: str | None, role: Role) -> list[dict[str, A
     if fleet:
         pages = [
             ("Overview", "fleet-overview", "overview", ()),
-            ("Fleet", "fleet", "fleet", ("mode", "hold", "release", "cancel-rebalance")),
+            (
+                *("Fleet", "fleet", "fleet"),
+                ("mode", "hold", "release", "cancel-rebalance", "reset-breaker"),
+            ),
             (
                 *("Decisions", "decisions", "decisions"),
                 ("decision", "tick", "roll-back", "cancel-delivery"),

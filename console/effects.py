@@ -9,11 +9,12 @@ from typing import Any
 
 from console import figures
 from console.context import STALE_AFTER_S
+from console.link_states import probed_at
 from console.plans import cluster_words, roles
 from routing import commands, fleets, knobs
 from routing.core.decide import decide
 from routing.core.jsonable import from_jsonable
-from routing.core.types import Memory, Observation, Prediction, Verdict
+from routing.core.types import LinkMemory, Memory, Observation, Prediction, Verdict
 from routing.models import Decision, Hold, Policy, Rebalance, RouterState, Tick
 
 MODE_TITLES = {"active": "Activate the loop", "advisory": "Only advise", "paused": "Pause the loop"}
@@ -187,6 +188,25 @@ def of_rebalance_cancel(row: Rebalance) -> Effects:
         ),
     ]
     return Effects(tuple(items))
+
+
+def of_breaker_reset(name: str, memory: LinkMemory | None) -> Effects:
+    """What closing a breaker lets through at once, and what goes on watching it."""
+    probe = "It is half open now: without a reset the probe alone decides."
+    if memory is not None and memory.breaker == "open":
+        at = figures.clock(probed_at(memory))
+        probe = f"Without a reset a few requests probe it from {at} on, and close it if they pass."
+    return Effects(
+        (
+            _moves(
+                f"from the next tick on {name} is used again for all that the plan sends over it. "
+                f"{probe}"
+            ),
+            _moves("that it ever opened is forgotten: its waits do not double from here on."),
+            _goes_on("counting transfers; too many that fail open it again in the same tick."),
+            _undo("nothing to undo by hand: hold everything local to keep the link unused."),
+        )
+    )
 
 
 def _target(row: Rebalance) -> str:

@@ -25,6 +25,7 @@ urlpatterns = [
         undoing.cancel_rebalance,
         name="cancel-rebalance",
     ),
+    path("fleets/<slug:fleet>/breakers/reset/", undoing.reset_breaker, name="reset-breaker"),
     path("fleets/<slug:fleet>/decisions/", views.decisions, name="decisions"),
     path("fleets/<slug:fleet>/decisions/<int:decision_id>/", views.decision, name="decision"),
     path(

@@ -65,6 +65,8 @@ def _flat(values: dict[str, Any]) -> dict[str, Any]:
             flat |= value
         elif name == "expires_at_s":
             flat["expires"] = figures.stamp(value)
+        elif name == "at_s":
+            flat["at"] = figures.stamp(value)
         elif name == "expires_at":
             flat["expires"] = value and figures.stamp(datetime.fromisoformat(value))
         elif value is not None:

@@ -41,7 +41,10 @@ def role_of(user: Any) -> Role:
         name, help_text = "administrator", "Administrator: may also issue and revoke tokens."
     elif "operate" in scopes:
         name = "operator"
-        help_text = "Operator: may switch modes, hold plans, roll back and cancel moves of roles."
+        help_text = (
+            "Operator: may switch modes, hold plans, roll back, cancel moves of roles and reset "
+            "breakers."
+        )
     elif "read" in scopes:
         name, help_text = "viewer", "Viewer: sees everything, changes nothing."
     else:

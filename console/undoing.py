@@ -1,4 +1,4 @@
-"""Pages that take something back: an earlier plan, the wait for a gate, a rebalance.
+"""Pages that take something back: an earlier plan, the wait for a gate, a rebalance, a breaker.
 
 GET says what it will do, POST does it; both are one page, `confirm.html`.
 """
@@ -9,18 +9,19 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from django.contrib import messages
-from django.http import HttpRequest, HttpResponse
+from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
 from django.urls import reverse
 from django.utils import timezone
 from django.views.decorators.cache import never_cache
 
-from console import effects, plans
+from console import effects, figures, plans
 from console.changes import UNPROCESSABLE, VIA, conflict, policy_of
 from console.forms import NeededReasonForm, RollBackForm
 from console.roles import operators_only
-from routing import commands, delivery, fleets
-from routing.models import Decision, Policy, Rebalance, RouterState
+from routing import commands, delivery, fleets, link_breakers
+from routing.core.types import LinkMemory
+from routing.models import Decision, Fleet, Policy, Rebalance, RouterState
 
 
 @operators_only
@@ -196,6 +197,56 @@ def cancel_rebalance(request: HttpRequest, fleet: str, rebalance_id: int) -> Htt
         "back": reverse("fleet", args=[fleet]),
     }
     return _page(request, context)
+
+
+@operators_only
+@never_cache
+def reset_breaker(request: HttpRequest, fleet: str) -> HttpResponse:
+    """Close the breaker of the link `?link=`, which failing transfers opened."""
+    found = get_object_or_404(Fleet, pk=fleet)
+    link = request.GET.get("link", "")
+    if link not in [known.id for known in fleets.scenario_of(found).links]:
+        raise Http404(f"{fleet} has no link {link}")
+    name = link.replace("->", " → ")
+    memory = fleets.memory_after(fleets.newest_tick(found)).links.get(link)
+    form = NeededReasonForm(request.POST or None)
+    refused = ""
+    if memory is None or memory.breaker == "closed":
+        refused = f"There is nothing to reset: the breaker of {name} is closed."
+    elif request.method == "POST" and form.is_valid():
+        link_breakers.reset(
+            fleet=found,
+            link=link,
+            actor=request.user.get_username(),
+            via=VIA,
+            reason=form.cleaned_data["reason"],
+            now=timezone.now(),
+        )
+        messages.success(request, f"The next tick closes the breaker of {name}.")
+        return redirect("fleet", fleet)
+    context = {
+        "fleet": found,
+        "title": "Reset breaker",
+        "heading": f"Reset the breaker of {name}",
+        "note": "" if memory is None else _breaker_words(memory),
+        "effects": effects.of_breaker_reset(name, memory),
+        "form": form,
+        "refused": refused,
+        "submit": "Reset breaker",
+        "keep": "Leave it to the probe",
+        "back": reverse("fleet", args=[fleet]),
+    }
+    return _page(request, context)
+
+
+def _breaker_words(memory: LinkMemory) -> str:
+    if memory.breaker == "closed":
+        return ""
+    since = figures.stamp(memory.breaker_at_s)
+    if memory.breaker == "half_open":
+        return f"Half open since {since}: a few requests probe whether transfers succeed again."
+    again = f", {memory.n_openings} times in a row" if memory.n_openings > 1 else ""
+    return f"Open since {since}{again}: too many transfers failed."
 
 
 def _page(request: HttpRequest, context: dict[str, Any]) -> HttpResponse:

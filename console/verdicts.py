@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from console import figures
+from console import figures, link_states
 from console.context import BAD, GOOD, OFF, STALE_AFTER_S, WARN, Mark
 from console.plans import headline
 from routing import delivery
+from routing.core.types import LinkMemory
 from routing.models import Decision, RouterState, Tick
 
 _STAGE_WORDS = {
@@ -154,12 +157,17 @@ def decision_row(decision: Decision, summary: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def inputs(observed: dict[str, Any]) -> list[tuple[str, list[Row]]]:
-    """What the loop saw, grouped by cluster and link, each value with its state and age."""
+def inputs(
+    observed: dict[str, Any], judged: Mapping[str, LinkMemory]
+) -> list[tuple[str, list[Row]]]:
+    """What the loop saw, grouped by cluster and link, each value with its state and age.
+
+    `judged` is what it found each link to be, by id.
+    """
     groups = [(f"Cluster {name}", _pd_rows(pd)) for name, pd in observed["pd"].items()]
     groups += [(f"Cluster {n}", _prefill_rows(p)) for n, p in observed["prefill"].items()]
     groups += [
-        (f"Link {name.replace('->', ' → ')}", _link_rows(link))
+        (f"Link {name.replace('->', ' → ')}", _link_rows(link, judged.get(name)))
         for name, link in observed["links"].items()
     ]
     return groups
@@ -216,9 +224,9 @@ def _prefill_rows(cluster: dict[str, Any]) -> list[Row]:
     ]
 
 
-def _link_rows(link: dict[str, Any]) -> list[Row]:
+def _link_rows(link: dict[str, Any], judged: LinkMemory | None) -> list[Row]:
     age = figures.age(link["age_s"])
-    return [
+    rows = [
         Row(
             "Egress",
             figures.gbps(link["tx_gbps"]),
@@ -235,6 +243,10 @@ def _link_rows(link: dict[str, Any]) -> list[Row]:
         _measured("Retransmits", link["retransmit_ratio"], figures.percent, age),
         _measured("Round trip", link["rtt_s"], figures.duration, age),
     ]
+    if judged is not None:
+        found = link_states.mark(judged.label)
+        rows.append(Row("Judged", judged.signs or "no sign of trouble", state=found))
+    return rows
 
 
 def _measured(name: str, value: float | None, write: Any, age: str) -> Row:
@@ -246,22 +258,51 @@ def _requests(value: float | None) -> str:
     return figures.with_unit(value, "request" if value == 1 else "requests")
 
 
-def stages(prediction: dict[str, Any] | None) -> list[dict[str, Any]]:
-    """Stages of a prediction, tightest first."""
+def stages(prediction: dict[str, Any] | None) -> dict[str, dict[str, Any]]:
+    """Stages of a prediction by name, tightest first. One in use without capacity is full."""
     if not prediction:
-        return []
-    rows = [
-        {
-            "name": stage_name(stage["name"]),
-            "hue": _stage_hue(stage["name"]),
+        return {}
+    found = sorted(prediction["stages"], key=lambda stage: -_used(stage))
+    return {
+        stage["name"]: {
             "binding": stage["name"] == prediction["bottleneck"],
             "capacity_rps": stage["capacity_rps"],
             "utilisation_ratio": stage["utilisation_ratio"],
-            "percent": min(100.0, 100 * (stage["utilisation_ratio"] or 0.0)),
+            "percent": min(100.0, 100 * _used(stage)),
+            "over": _used(stage) > 1,
         }
-        for stage in prediction["stages"]
-    ]
-    return sorted(rows, key=lambda row: -(row["utilisation_ratio"] or 0.0))
+        for stage in found
+    }
+
+
+def _used(stage: dict[str, Any]) -> float:
+    return math.inf if stage["utilisation_ratio"] is None else stage["utilisation_ratio"]
+
+
+def binds(verdict: dict[str, Any]) -> dict[str, Any]:
+    """How full each stage is under the plan that ran, and under the one that was chosen.
+
+    One column where nothing was chosen, or the model expects the same of both.
+    """
+    plans = [("Running plan", verdict.get("current"))]
+    chosen = verdict.get("adopted")
+    if chosen and stages(chosen) != stages(verdict.get("current")):
+        plans[0] = ("Before: the plan that ran", verdict.get("current"))
+        plans.append(("After: the plan chosen", chosen))
+    columns = [(title, plan, stages(plan)) for title, plan in plans if plan]
+    names = dict.fromkeys(name for _, _, column in columns for name in column)
+    return {
+        "plans": [{"title": title, "headroom": plan["headroom"]} for title, plan, _ in columns],
+        "same": bool(chosen) and len(plans) == 1,
+        "stages": [
+            {
+                "name": stage_name(name),
+                "hue": _stage_hue(name),
+                "columns": [column.get(name) for _, _, column in columns],
+            }
+            for name in names
+        ],
+    }
 
 
 def alternatives(verdict: dict[str, Any]) -> list[dict[str, Any]]:
@@ -283,7 +324,7 @@ def alternatives(verdict: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def bottlenecks(verdict: dict[str, Any]) -> list[dict[str, Any]]:
-    """What limits each PD cluster: label, stage and the signs that say so."""
+    """What limits each PD cluster under the plan that runs: label, stage and the signs for it."""
     return [
         {
             "cluster": cluster,
@@ -327,8 +368,10 @@ def _outcome_row(
         "name": name,
         "expected": write(expected),
         "seen": [
-            {"value": write(read(tick)), "note": note} if tick else {"value": note, "note": ""}
-            for _, tick, note in later
+            {"label": label, "value": write(read(tick)), "note": note}
+            if tick
+            else {"label": label, "value": note, "note": ""}
+            for label, tick, note in later
         ],
     }
 

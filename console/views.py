@@ -13,7 +13,7 @@ from django.shortcuts import get_object_or_404, redirect, render
 from django.urls import reverse
 from django.utils import timezone
 
-from console import live_source, plans, policies, rebalances, sources, verdicts
+from console import link_states, live_source, plans, policies, rebalances, sources, verdicts
 from console.context import range_of
 from console.missing import Finding
 from console.roles import readable
@@ -91,7 +91,7 @@ def fleet_page(request: HttpRequest, fleet: str) -> HttpResponse:
         "search": search,
         "sort": sort,
         "columns": sources.columns(sort),
-        "links": sources.links(scenario, now),
+        "links": link_states.panel(found, scenario, now),
         "gates": sources.gates(found, now),
         "agents": sources.agents(now),
         "running": running,
@@ -333,12 +333,11 @@ def _verdict_context(row: Tick | None) -> dict[str, Any]:
     if row is None:
         return {"tick": None}
     verdict = row.verdict
-    expected = verdict.get("adopted") or verdict.get("current")
     return {
         "tick": row,
         "verdict": verdict,
-        "inputs": verdicts.inputs(row.observed),
-        "stages": verdicts.stages(expected),
+        "inputs": verdicts.inputs(row.observed, fleets.memory_after(row).links),
+        "binds": verdicts.binds(verdict),
         "alternatives": verdicts.alternatives(verdict),
         "bottlenecks": verdicts.bottlenecks(verdict),
         "clamps": verdict.get("clamps", []),

@@ -9,7 +9,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from routing import placing
+from routing import placing, queries
 from routing import serializers as s
 from routing.api import FleetMixin
 
@@ -26,6 +26,7 @@ class ExplainView(FleetMixin, APIView):
     @extend_schema(request=s.ExplainSerializer, responses=s.PlacementSerializer)
     def post(self, request: Request, fleet: str) -> Response:
         found = self.get_fleet()
+        queries.parse(request, queries.Query)
         body = s.ExplainSerializer(data=request.data)
         body.is_valid(raise_exception=True)
         now_s = timezone.now().timestamp()

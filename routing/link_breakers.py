@@ -32,7 +32,7 @@ def reset(
         fleet=fleet.pk,
         target=link,
         before={"breaker": breaker_of(fleet, link)},
-        after={"at_s": now.timestamp()},
+        after={"breaker": "closed", "at_s": now.timestamp()},
         reason=reason,
     )
 

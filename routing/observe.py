@@ -112,7 +112,7 @@ def observe(
                 if path.startswith(place)
             ]
             since_s = lengths_since_s.get(cluster.name, -math.inf)
-            pd[cluster.name] = _pd(gates, pools, place, at_s, lengths_age_s=at_s - since_s)
+            pd[cluster.name] = _pd(gates, pools, place, lengths_age_s=at_s - since_s)
         else:
             prefill[cluster.name] = PrefillObservation(
                 n_prefill=pools.count(place, "prefill"),
@@ -135,9 +135,7 @@ def _known(readings: dict[str, list[Reading]], at_s: float) -> dict[str, list[Re
     return {path: rows for path, rows in kept.items() if rows}
 
 
-def _pd(
-    gates: list[_Gate], pools: Pools, place: str, at_s: float, *, lengths_age_s: float
-) -> PdObservation:
+def _pd(gates: list[_Gate], pools: Pools, place: str, *, lengths_age_s: float) -> PdObservation:
     counted = [gate for gate in gates if gate.ok and gate.quiet_s <= SILENT_KEPT_S]
     rates = [rate for gate in counted if (rate := _rate(gate.intervals)) is not None]
     demand_rps = sum(rates) if rates else None

@@ -70,7 +70,7 @@ def run_tick(fleet_name: str, *, now: datetime.datetime, tick_s: float) -> Tick 
         if decision is not None and decision.version is not None:
             _open_rebalances(policy, decision, verdict.plan, observation, now)
         in_force = decision if decision is not None and decision.version is not None else running
-        for message in _messages(fleet, tick, observation, verdict, decision, in_force):
+        for message in _messages(fleet, tick, decision, in_force):
             transaction.on_commit(partial(announce.publish, message))
     return tick
 
@@ -302,12 +302,7 @@ def _same_advice(said: ClusterPlan, new: ClusterPlan) -> bool:
 
 
 def _messages(
-    fleet: Fleet,
-    tick: Tick,
-    observation: Observation,
-    verdict: Verdict,
-    decision: Decision | None,
-    in_force: Decision | None,
+    fleet: Fleet, tick: Tick, decision: Decision | None, in_force: Decision | None
 ) -> list[dict[str, Any]]:
     messages = [tick_message(tick, in_force)]
     if decision is None:
@@ -354,6 +349,10 @@ def tick_message(tick: Tick, in_force: Decision | None) -> dict[str, Any]:
         "observed": {
             "demand_rps": sum(rates) if rates else None,
             "clusters": {name: _observed_summary(cluster) for name, cluster in pd.items()},
+        },
+        "links": {
+            name: {"label": found.label, "signs": found.signs, "breaker": found.breaker}
+            for name, found in fleets.memory_after(tick).links.items()
         },
         "current": verdict["current"],
         "next_action_at_s": verdict["next_action_at_s"],

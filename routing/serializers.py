@@ -30,7 +30,8 @@ class Strict(serializers.Serializer):
             return super().to_internal_value(data)
         unknown = sorted(data.keys() - self.fields.keys())
         if unknown:
-            known = f"is not a field of this {self.part}, which has {', '.join(self.fields)}"
+            fields = ", ".join(self.fields) or "none"
+            known = f"is not a field of this {self.part}, which has {fields}"
             raise serializers.ValidationError({name: [known] for name in unknown})
         try:
             return super().to_internal_value(data)

@@ -55,6 +55,12 @@ def words(name: str) -> str:
     return name.replace("_", " ")
 
 
+@register.filter
+def arrow(link: str) -> str:
+    """A link's id, `A->B`, as people read it."""
+    return link.replace("->", " → ")
+
+
 register.filter("per_s", _filter(lambda value: figures.with_unit(value, "tok/s")))
 
 

@@ -13,7 +13,7 @@ from routing.core.bottleneck import Roles
 from routing.core.links import state as link_state
 from routing.core.links.state import NEW_LINK, LinkView
 from routing.core.model import fleetmodel
-from routing.core.model.draws import FleetDraws
+from routing.core.model.draws import FleetDraws, Loads
 from routing.core.model.lengths import usable
 from routing.core.model.optimize import Freedom, Optimum, optimise
 from routing.core.model.throughput import FleetModel, Setting, predict
@@ -241,6 +241,11 @@ class Situation:
         }
         freedom = {name: self.freedom(name, roles) for name, roles in present.items()}
         return self.optimum(freedom)
+
+    @cached_property
+    def loads_best_now(self) -> Loads:
+        """How full everything is in every draw at `best_now`. For copies to change."""
+        return self.draws.at(self.best_now.settings)
 
     def optimum(self, freedom: Mapping[str, Freedom]) -> Optimum:
         """The best plan of the model within a freedom, as the policy has it."""

@@ -37,13 +37,13 @@ class Proposal:
     saves_remote: bool
 
 
-def propose(situation: Situation, model: FleetModel) -> Proposal:
-    """The thresholds to aim at; everything not tunable stays as it runs."""
+def propose(situation: Situation, model: FleetModel, current: Prediction) -> Proposal:
+    """The thresholds to aim at; everything not tunable stays as it runs. `current` is what runs."""
     running = situation.running
     tunable = [name for name in situation.tunable if name in running]
     target, best = situation.headroom_target, situation.best_now
-    aimed, loads = _under_noise(situation, best.settings, tunable)
-    before, after = predict(model, running), predict(model, aimed)
+    aimed, loads = _under_noise(situation, tunable)
+    before, after = current, predict(model, aimed)
     now = situation.draws.at(running)
     now_h, aimed_h = now.headroom, loads.headroom  # (n_draws,)
     gain = _ratio(best.prediction.headroom, before.headroom)
@@ -89,14 +89,11 @@ def _gains(
     return found
 
 
-def _under_noise(
-    situation: Situation,
-    settings: Mapping[str, Setting],
-    names: Iterable[str],
-) -> tuple[dict[str, Setting], Loads]:
-    """`settings` with the thresholds of `names`, in turn, moved to where E[ln h] is greatest, and
-    the loads there."""
-    chosen, loads = dict(settings), situation.draws.at(settings)
+def _under_noise(situation: Situation, names: Iterable[str]) -> tuple[dict[str, Setting], Loads]:
+    """The best settings of the mean with the thresholds of `names`, in turn, moved to where
+    E[ln h] is greatest, and the loads there."""
+    chosen = dict(situation.best_now.settings)
+    loads = situation.loads_best_now.copy()
     target, params = situation.headroom_target, situation.params
     for name in names:
         setting = chosen[name]

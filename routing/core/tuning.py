@@ -30,7 +30,7 @@ def tuned(s: Situation) -> Verdict:
     model = s.model
     if model is None or s.current is None:
         return s.hold("StaleTelemetry", "Lengths and demand do not fit together: the plan stays.")
-    aim = propose(s, model)
+    aim = propose(s, model, s.current)
     verdict = _damped(s, aim, s.current)
     return dataclasses.replace(verdict, best=aim.prediction, best_plan=aim.plans)
 

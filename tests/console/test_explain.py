@@ -112,6 +112,18 @@ def test_what_cannot_be_meant_is_refused(
     assert says in str(strict(response))
 
 
+@pytest.mark.parametrize("query", ["cluster=pd", "dry_run=true", "limit=5"])
+def test_what_follows_the_question_mark_is_not_read_and_so_refused(
+    fleet: Fleet, reader: Client, query: str
+) -> None:
+    body = {"cluster": "pd", "total_tokens": 8, "cached_tokens": {"local": 0, "remote": 0}}
+    response = send(reader, "post", f"/fleets/f1/explain?{query}", body)
+    assert response.status_code == 422
+    [field] = strict(response)["errors"]
+    assert field == query.partition("=")[0]
+    assert "is not a field of this query, which has none" in str(strict(response))
+
+
 def test_viewers_may_ask(fleet: Fleet) -> None:
     assert ask(person("viewer"), 5).status_code == 200
     assert send(machine("read"), "post", "/fleets/none/explain", {}).status_code == 404

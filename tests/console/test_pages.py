@@ -232,6 +232,61 @@ def test_a_decision_says_what_why_how_far_and_what_came_of_it(viewer: Client) ->
         assert expected in found, expected
 
 
+def around_binds(viewer: Client, row: Decision) -> str:
+    found = text(viewer, "decision", "f1", row.pk)
+    return found[found.index("What binds") : found.index("Inputs")]
+
+
+def test_what_binds_says_whose_it_is_and_shows_both_plans(viewer: Client) -> None:
+    busy_fleet()
+    row = Decision.objects.get(version=2)
+    row.tick.verdict["warnings"] = ["demand is above what the running plan carries"]
+    row.tick.save()
+    found = around_binds(viewer, row)
+    signs, stages = found.split("Stages, by the model")
+    assert "Signs, of the plan that ran before pd: decode (Decode pd)" in signs
+    assert "demand is above what the running plan carries" in signs
+    assert "Before: the plan that ran, carries ×1.20 of the demand" in stages
+    assert "After: the plan chosen, carries ×1.26 of the demand" in stages
+    assert "Local prefill pd 83.3 % binds 79.4 % binds" in stages
+    assert "Link prfaas → pd 10 % 10 %" in stages
+
+
+def test_a_plan_that_changes_no_stage_has_one_column(viewer: Client) -> None:
+    busy_fleet()
+    row = Decision.objects.get(version=2)
+    row.tick.verdict["adopted"] = row.tick.verdict["current"]
+    row.tick.save()
+    found = around_binds(viewer, row)
+    assert "Stages, by the model: the same under the plan chosen" in found
+    assert found.count("carries ×") == 1
+    assert "Local prefill pd 83.3 % binds Link" in found
+
+
+def test_a_first_plan_is_judged_without_one_before(viewer: Client) -> None:
+    busy_fleet()
+    row = Decision.objects.get(version=2)
+    row.tick.verdict |= {"current": None, "bottlenecks": {}}
+    row.tick.save()
+    found = around_binds(viewer, row)
+    assert "Signs" not in found
+    assert "After: the plan chosen, carries ×1.26" in found
+    assert "Before" not in found
+
+
+def test_a_held_plan_is_the_running_one_and_a_stage_may_have_no_capacity(viewer: Client) -> None:
+    fleet = make_fleet()
+    row = tick(fleet, timezone.now())
+    row.verdict["current"]["stages"].append(
+        {"name": "remote_prefill:prfaas", "capacity_rps": 0.0, "utilisation_ratio": None}
+    )
+    row.save()
+    found = text(viewer, "tick", "f1", row.seq)
+    assert "Signs, of the plan that runs" in found
+    assert "Running plan, carries ×1.20 of the demand" in found
+    assert "Remote prefill prfaas no capacity Local prefill pd 83.3 % binds" in found
+
+
 def test_realised_values_say_when_another_plan_ran_by_then(viewer: Client) -> None:
     fleet = make_fleet()
     now = timezone.now()
@@ -395,7 +450,7 @@ def test_a_link_that_is_down_is_told_since_its_first_such_reading(
     assert "Link prfaas → pd has been down for 4" in found
     assert f"(since {now - timedelta(seconds=41):%H:%M:%S}): pd prefills locally" in found
     if name == "fleet":
-        assert "prfaas → pd down 0 Gbps" in found
+        assert "prfaas → pd down – 0 Gbps" in found
 
 
 def test_a_clock_that_was_set_back_is_told_on_the_page(viewer: Client) -> None:

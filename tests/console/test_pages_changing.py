@@ -85,7 +85,7 @@ def confirm(client: Client, path: str, **more: str) -> Any:
 def test_every_page_that_changes_something_is_known_here() -> None:
     assert set(CHANGING) == {
         *("cancel-delivery", "cancel-rebalance", "hold", "mode", "release", "revoke-token"),
-        *("roll-back", "tokens"),
+        *("reset-breaker", "roll-back", "tokens"),
     }
 
 
@@ -111,7 +111,10 @@ def test_a_viewer_sees_no_action(fleet: Fleet, hold: Hold, name: str) -> None:
         page = viewer.get(address(name)).content.decode()
     assert re.findall(r'<form method="post" action="([^"]+)"', page) == ["/logout/"]
     assert page.count('method="post"') == 1
-    changing = ("/mode/", "/hold/", "/release/", "/revoke/", "/tokens/", "/rollback/", "/cancel/")
+    changing = (
+        *("/mode/", "/hold/", "/release/", "/revoke/", "/tokens/", "/rollback/", "/cancel/"),
+        "/reset/",
+    )
     assert not [
         link for link in re.findall(r'href="([^"]+)"', page) if any(c in link for c in changing)
     ]

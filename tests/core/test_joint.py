@@ -431,7 +431,8 @@ def test_an_overloaded_cluster_is_no_reason_to_overload_another() -> None:
     found = optimise(model, freedom)
     assert (found.prediction.headroom or 0.0) < 0.6
     fine = found.settings["fine"]
-    assert (fine.threshold, fine.n_prefill, fine.n_decode) == (19_813, 3, 5)
+    assert fine.threshold == pytest.approx(19_813, abs=1)
+    assert (fine.n_prefill, fine.n_decode) == (3, 5)
     least = optimise(model, freedom, enough=1.1).settings["fine"]
     alone = FleetModel(CASE.kv, sites[1:], {"b": 4.0}, {"b->fine": 100.0})
     told = predict(alone, {"fine": least})

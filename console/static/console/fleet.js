@@ -4,7 +4,9 @@ import { serverNow } from "./clock.js";
 import { setState, setText } from "./dom.js";
 import * as f from "./format.js";
 import { showGates } from "./gates.js";
+import { judged } from "./links.js";
 import { live } from "./live.js";
+import { refresh } from "./refresh.js";
 
 const STALE_S = Number(document.body.dataset.staleS);
 const perS = (value) => f.withUnit(value, "tok/s");
@@ -21,7 +23,7 @@ function showRows(selector, key, readings, columns) {
   }
 }
 
-function showRow(row, reading, columns) {
+function showRow(row, reading, columns, freshState = ["good", "fresh"]) {
   const silent = serverNow() - reading.received_s > STALE_S;
   const known = !silent && reading.state !== "failed";
   row.classList.toggle("aside", !known);
@@ -33,13 +35,40 @@ function showRow(row, reading, columns) {
   if (silent) setState(state, "warn", `silent since ${f.clock(reading.received_s)}`);
   else if (!known) setState(state, "bad", `read failed${reading.error ? `: ${reading.error}` : ""}`);
   else if (reading.down_since_s != null) setState(state, "bad", "down");
-  else setState(state, "good", "fresh");
+  else setState(state, ...freshState);
   const age = row.querySelector('[data-cell="age"] time');
   if (age) {
     age.dataset.ago = reading.received_s;
     setText(age, f.age(serverNow() - reading.received_s), { title: f.stamp(reading.received_s) });
   }
 }
+
+// A fresh reading says nothing of congestion: the state of a link is what the loop found.
+function showLinks({ loop, links }) {
+  for (const row of document.querySelectorAll("tr[data-link]")) {
+    const id = row.dataset.link;
+    const found = judged(loop, id);
+    const reading = links[id];
+    const state = found ? [found.tone, found.words] : ["off", "not judged yet"];
+    if (reading) showRow(row, reading, LINK, state);
+    if (found) showFound(row, found, reading);
+  }
+}
+
+// What follows from a state is rendered by the server: asked for again when it is another one.
+function showFound(row, found, reading) {
+  if (row.dataset.judged !== `${found.label} ${found.breaker}`) refresh("sources");
+  const same = row.dataset.judged.startsWith(`${found.label} `);
+  const since = row.querySelector('[data-cell="since"]');
+  if (since) since.hidden = !same || found.old || !isRead(reading);
+  const told = row.nextElementSibling;
+  if (same && told?.dataset.told === row.dataset.link) {
+    setText(told.querySelector('[data-cell="signs"]'), found.signs);
+  }
+}
+
+const isRead = (reading) => reading && reading.state !== "failed"
+  && reading.down_since_s == null && serverNow() - reading.received_s <= STALE_S;
 
 // An engine that changed its role says so in its next reading.
 function showRole(row, reading) {
@@ -73,7 +102,7 @@ function show() {
   }
   showReported(frame.instances);
   showRows("tr[data-instance]", "instance", frame.instances, INSTANCE);
-  showRows("tr[data-link]", "link", frame.links, LINK);
+  showLinks(frame);
   showRows("tr[data-agent]", "agent", Object.fromEntries(Object.entries(frame.agents).map(
     ([name, agent]) => [name, { ...agent, state: "ok" }])), {});
   showGates(frame.routers, (atS) => serverNow() - atS <= STALE_S);

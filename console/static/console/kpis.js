@@ -3,6 +3,7 @@
 import { serverNow } from "./clock.js";
 import { element, setText } from "./dom.js";
 import * as f from "./format.js";
+import { trouble } from "./links.js";
 import { arrow, fresh, page } from "./page.js";
 
 const sum = (values) => values.reduce((a, b) => a + b, 0);
@@ -123,13 +124,16 @@ function showLink(frame) {
   }
   const [id, link] = read.reduce((a, b) =>
     ((b[1].utilisation_ratio ?? 0) > (a[1].utilisation_ratio ?? 0) ? b : a));
+  const found = trouble(frame.loop, id);
   kpi("link", {
     figure: f.significant(link.tx_gbps),
     part: `/ ${f.gbps(link.capacity_gbps)}`,
     label: `Link ${arrow(id)}`,
-    under: `${f.percent(link.utilisation_ratio)}, loss ${f.percent(link.retransmit_ratio)}`
+    under: `${found ? `⚠ ${found.words}, ` : ""}${f.percent(link.utilisation_ratio)}, `
+      + `loss ${f.percent(link.retransmit_ratio)}`
       + (read.length > 1 ? `, busiest of ${read.length}` : ""),
-    title: `${f.exact(link.tx_gbps)} of ${f.exact(link.capacity_gbps)} Gbps`,
+    title: `${f.exact(link.tx_gbps)} of ${f.exact(link.capacity_gbps)} Gbps`
+      + (found ? `, ${found.words}: ${found.signs}` : ""),
     atS: link.received_s,
     bar: link.utilisation_ratio ?? 0,
     overAt: 0.9,

@@ -2,6 +2,7 @@
 
 import { element, setText, svg } from "./dom.js";
 import { clock, duration, exact, gbps, percent, significant } from "./format.js";
+import { trouble } from "./links.js";
 
 const WIDEST = 26;
 const THINNEST = 8;
@@ -125,7 +126,8 @@ export class Topology {
     }
     for (const link of this.links) {
       const reading = frame.links[link.id];
-      this.showPipe(this.pipes.get(link.id), link, reading, reading && fresh(reading.received_s));
+      const isFresh = reading && fresh(reading.received_s);
+      this.showPipe(this.pipes.get(link.id), link, reading, isFresh, trouble(frame.loop, link.id));
     }
   }
 
@@ -154,7 +156,7 @@ export class Topology {
     }
   }
 
-  showPipe(pipe, link, reading, isFresh) {
+  showPipe(pipe, link, reading, isFresh, found) {
     const failed = reading?.state === "failed";
     const known = reading && isFresh && !failed;
     const down = known && reading.down_since_s !== null;
@@ -168,18 +170,21 @@ export class Topology {
     else if (down) says = `⚠ down since ${clock(reading.down_since_s)}`;
     else if (known) {
       says = `${gbps(reading.tx_gbps)} of ${significant(reading.capacity_gbps)}, ${percent(use)}`;
+      if (found) says = `⚠ ${found.words}: ${says}`;
     }
     for (const words of [pipe.label, pipe.words]) {
-      words.classList.toggle("warn", Boolean(reading) && !known);
-      words.classList.toggle("bad", Boolean(down));
+      const bad = down || (known && found?.tone === "bad");
+      words.classList.toggle("warn", Boolean(reading) && !bad && (!known || Boolean(found)));
+      words.classList.toggle("bad", Boolean(bad));
     }
     pipe.bar.style.width = `${Math.min(100, 100 * (use ?? 0))}%`;
     pipe.bar.classList.toggle("over", use > 0.9);
     setText(pipe.words, says);
-    const short = this.links.length > 2 && known && !down ? percent(use) : says;
+    const brief = found ? `⚠ ${found.words}, ${percent(use)}` : percent(use);
+    const short = this.links.length > 2 && known && !down ? brief : says;
     setText(pipe.label, short, {
       title: known
-        ? `${link.id}: ${exact(reading.tx_gbps)} Gbps, round trip ${duration(reading.rtt_s)}, `
+        ? `${link.id}: ${found ? `${found.words}, ${found.signs}; ` : ""}${exact(reading.tx_gbps)} Gbps, round trip ${duration(reading.rtt_s)}, `
           + `${exact(reading.connections)} connections, loss ${percent(reading.retransmit_ratio)}`
         : link.id,
     });

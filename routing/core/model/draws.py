@@ -10,6 +10,7 @@ curve alone, which clusters share; the sums are kept per site and curve.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -165,6 +166,13 @@ class Loads:
         for asked in self._asked:
             for name, seconds in asked.items():
                 self._total[name] += seconds
+
+    def copy(self) -> Loads:
+        """The same, to be changed without changing this."""
+        other = copy.copy(self)
+        other._own, other._asked = self._own.copy(), [dict(each) for each in self._asked]
+        other._total = {name: total.copy() for name, total in self._total.items()}
+        return other
 
     @property
     def headroom(self) -> Array:

@@ -23,7 +23,7 @@ import numpy as np
 
 from routing.core.model.kvcache import bytes_per_s
 from routing.core.model.sharing import LeastLoad, Sharing, fullness
-from routing.core.model.site_work import Bound, Site, SiteWork, Work
+from routing.core.model.site_work import Site, SiteWork, Work
 from routing.core.model.throughput import FleetModel, Setting, predict
 from routing.core.types import Prediction
 
@@ -91,11 +91,13 @@ def optimise(
         rate = search.lifted(rate, model.demand_rps * (headroom_target or enough))
     choices = search.with_fewer_moves(search.choices(rate))
     shares = search.shares(choices)
-    # Plans hold whole tokens; which side of the exact t costs less depends on whether a local or a
-    # shared stage is the tightest.
-    above, below = (
-        _settled(model, freedom, choices, shares, rounding) for rounding in (math.ceil, math.floor)
-    )
+    # Plans hold whole tokens. Of several sites each keeps within its local prefill, some 1e-5 more
+    # for what they share; for one site both sides are tried: which costs less depends on whether
+    # the local or a shared stage is the tighter.
+    below = _settled(model, freedom, choices, shares, math.floor)
+    if len(choices) > 1:
+        return below
+    above = _settled(model, freedom, choices, shares, math.ceil)
     least = (below.prediction.headroom or 0.0) * (1 - _TIE)
     return above if (above.prediction.headroom or 0.0) >= least else below
 
@@ -175,14 +177,19 @@ class _Search:
             return high
         steps = sorted({rate for site in free for rate in site.steps_rps if rate < high})
         first, last = 0, len(steps)  # steps[:first] are carried, steps[last:] are not
+        low, below, by_guess = 0.0, -math.inf, True
         while first < last:
             middle = (first + last) // 2
+            if by_guess:  # every other time, or a bad guess could take as many times as steps
+                near = bisect_right(steps, _guess(low, below, high, math.log(overfull)))
+                middle = min(max(near, first), last - 1)
+            by_guess = not by_guess
             found = self._tightness(steps[middle])
             if found <= 1.0:
-                first = middle + 1
+                first, low, below = middle + 1, steps[middle], math.log(max(found, 1e-300))
             else:
                 last, high, overfull = middle, steps[middle], found
-        return self._between(steps[first - 1] if first else 0.0, high, math.log(overfull))
+        return self._between(low, high, math.log(overfull))
 
     def _between(self, low: float, high: float, above: float) -> float:
         """Where tightness reaches 1 between a rate that is carried and one that is not, whose ln
@@ -361,14 +368,13 @@ class _Search:
 
 
 class _SiteSearch:
-    """One site's cheapest choices. Remembers the t it tried, in order, between which others lie."""
+    """One site's cheapest choices."""
 
     def __init__(self, site: Site, free: Freedom, work: SiteWork, share: float) -> None:
         self.name, self._free, self._work = site.name, free, work
         self._share, self._decode_s = share, site.decode_s
-        self._least_local_s = work.local_s(free.t_low)
-        self._most = Bound(free.t_high, work.local_s(free.t_high))
-        self._known = [Bound(free.t_low, self._least_local_s), self._most]
+        self._known = work.known(free.t_low, free.t_high)
+        self._least_local_s, self._most = self._known[0].local_s, self._known[-1]
         per_instance = 1.0 / (share * self._decode_s)
         self.most_rps = free.decode_high * per_instance
         self.steps_rps = [n * per_instance for n in range(free.decode_low, free.decode_high)]

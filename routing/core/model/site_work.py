@@ -84,6 +84,7 @@ class SiteWork:
 
     def __init__(self, kv: KvModel, site: Site, method: Method) -> None:
         self.site, self._method = site, method
+        self._known: dict[tuple[float, float], list[Bound]] = {}
         lengths = site.lengths
         self._whole = lengths.at(math.inf)
         self._local = Below(lengths, site.profile.prefill.curve)
@@ -121,6 +122,13 @@ class SiteWork:
         if self._method == "paper":
             return _at_mean(self.site.profile.prefill.curve, moments[0], moments[1])
         return self._local.at(t, moments)
+
+    def known(self, low: float, high: float) -> list[Bound]:
+        """Thresholds of low..high that were looked at, with both ends, ascending. Whoever looks at
+        more of them adds them: every search of the same work begins where the last one ended."""
+        if (low, high) not in self._known:
+            self._known[low, high] = [Bound(t, self.local_s(t)) for t in (low, high)]
+        return self._known[low, high]
 
     def end_of_gap(self, t: float, high: float) -> float:
         """The highest t up to `high` that asks for no more local prefill: nobody sends a length in

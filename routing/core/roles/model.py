@@ -86,7 +86,8 @@ def more(after: Prediction, before: Prediction) -> float:
 
 
 def sure(s: Situation, model: FleetModel, base: Optimum, after: Optimum) -> bool:
-    now_h, after_h = s.draws.headroom(base.settings), s.draws.headroom(after.settings)
+    now_h = s.loads_best_now.headroom if base is s.best_now else s.draws.headroom(base.settings)
+    after_h = s.draws.headroom(after.settings)
     logs = np.log(after_h) - np.log(now_h)  # (n_draws,)
     return float(logs.mean()) >= max(LEAST_LOG_GAIN, RISE_SD * float(logs.std()))
 

@@ -9,6 +9,8 @@ import numpy as np
 from routing.core.model.lengths import BucketLengths, Lengths, LogNormalLengths
 from routing.core.scenario.tables import Table
 
+_MOST_SIGMA = 10.0
+"""Of ln tokens. Recorded traffic has 0.5 to 2; beyond this the moments leave what a float holds."""
 _LENGTHS = {
     "lognormal": ("kind", "mu", "sigma", "min", "max"),
     "empirical": ("kind", "buckets", "file", "column"),
@@ -30,6 +32,9 @@ def read_lengths(anything: Table) -> Lengths:
     if high <= low:
         raise table.error("max", "must be above min")
     mu, sigma = table.number("mu", low=-math.inf), table.number("sigma", low=0)
+    if sigma > _MOST_SIGMA:
+        message = f"must be at most {_MOST_SIGMA:g}: lengths would differ by more than e^{sigma:g}"
+        raise table.error("sigma", message)
     lengths = LogNormalLengths(mu, sigma, low, high)
     if not 0 < lengths.mass < math.inf:
         raise table.error("mu", "puts no prompt between min and max")

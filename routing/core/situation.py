@@ -439,16 +439,10 @@ def survey(
         )
         for link in scenario.links
     }
-    congested = [v.memory.since_s for v in views.values() if v.congested]
-    clearing = [v.memory.clear_since_s for v in views.values() if v.congested]
     memory = dataclasses.replace(
         memory,
         links={name: seen.memory for name, seen in views.items()},
         base_rtt_s={n: v.base_rtt_s for n, v in views.items() if v.base_rtt_s is not None},
-        congested_since_s=min((s for s in congested if s is not None), default=None),
-        clear_since_s=max((c for c in clearing if c is not None), default=None)
-        if clearing and None not in clearing
-        else None,
         changes_s=hysteresis.within_the_hour(memory.changes_s, observation.now_s),
     )
     memory = drift.noticed(memory, observation)

@@ -17,8 +17,8 @@ from routing.core.model.uncertainty import FALL_SD, LEAST_LOG_GAIN, RISE_SD
 from routing.core.situation import Situation
 from routing.core.types import ClusterPlan, Prediction
 
-_SEARCH_BELOW, _SEARCH_ABOVE, _N_SEARCH = 0.6, 1.3, 129
-"""The noise-aware t is sought within these factors of the best t of the mean, 0.6 % apart."""
+_SEARCH_BELOW, _SEARCH_ABOVE, _N_SEARCH = 0.6, 1.3, 65
+"""The noise-aware t is sought within these factors of the best t of the mean, 1.2 % apart."""
 _TIE = 1e-6
 
 

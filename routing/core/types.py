@@ -268,7 +268,7 @@ class LinkMemory:
     `transfer_bytes`, `n_odd` in a row did not; one connection was seen to be limited to
     `per_connection_gbps`, last at `per_connection_at_s`, and since `flow_since_s` that is what
     limits the link. The last burst was at `burst_at_s`. `label`, `signs` and `events` are what the
-    last look found (`link_state`).
+    last look found (`links/state`).
     """
 
     trouble: Literal["none", "congested", "down"] = "none"
@@ -312,9 +312,8 @@ class Awaited:
 class Memory:
     """What the dampers remember between ticks; lives in the Tick row, so any worker can go on.
 
-    `congested_since_s` and `clear_since_s` summarise `links` for the whole fleet. `lengths` holds
-    per PD cluster the requests that have left the window (`uncertainty.smooth`), as of
-    `smoothed_at_s`; `before_down` the thresholds clusters ran before their links failed.
+    `lengths` holds per PD cluster the requests that have left the window (`uncertainty.smooth`), as
+    of `smoothed_at_s`; `before_down` the thresholds clusters ran before their links failed.
     `lengths_since_s`: the mix of a cluster changed then, older lengths are of other traffic.
     `roles_ended` is the last rebalance of each cluster that was counted, `roles_failed` how many in
     a row did not succeed. `spare_since_s`: since when a cluster's links have had room for moved
@@ -324,8 +323,6 @@ class Memory:
 
     gain_since_s: float | None = None
     last_change_s: float | None = None
-    congested_since_s: float | None = None
-    clear_since_s: float | None = None
     changes_s: tuple[float, ...] = ()
     base_rtt_s: dict[str, float] = field(default_factory=dict)
     links: dict[str, LinkMemory] = field(default_factory=dict)

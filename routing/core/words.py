@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from routing.core.links.state import LinkView
 from routing.core.scenario.document import Cluster
-from routing.core.threshold import Proposal
 from routing.core.types import ClusterPlan, HeldPlan, Params, Prediction, RoleChange, Transport
+
+if TYPE_CHECKING:  # threshold asks situation, which speaks
+    from routing.core.threshold import Proposal
 
 _LAST_PRINTABLE_S = 253_402_300_799.0
 """The end of the year 9999."""

@@ -16,6 +16,7 @@ import dataclasses
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 from scipy.special import ndtr
@@ -127,8 +128,9 @@ def main() -> None:
     model = demo_model()
     ours_s, peer_s = [], []
     for _ in range(args.repeat):
-        ours_s.append(timed(lambda: one_pair(fresh(model))))
-        peer_s.append(timed(lambda: exhaustive(fresh(model))))
+        new = fresh(model)
+        ours_s.append(timed(partial(one_pair, new)))
+        peer_s.append(timed(partial(exhaustive, new)))
     found, most = one_pair(model).prediction.lambda_max_rps, exhaustive(model)
     print(row("one pair", ours_s))
     print(row("exhaustive grid", peer_s))

@@ -119,7 +119,7 @@ BAD = [
     ("workload.cluster", "prfaas", "workload.cluster", "kind pd"),
     ("workload.lengths.kind", "zipf", "workload.lengths.kind", "lognormal"),
     ("workload.lengths.max", 100, "workload.lengths.max", "above min"),
-    ("workload.lengths.mu", 300.0, "workload.lengths.mu", "no prompt"),
+    ("workload.lengths.mu", 300.0, "workload.lengths.mu", "at most 50"),
     ("workload.output_tokens", 0, "workload.output_tokens", "above 0"),
     ("fleet.slo.tokens_per_s", 50.0, "fleet.slo.tokens_per_s", "40 tokens/s"),
     ("baselines.homogeneous.profile", "x", "baselines.homogeneous.profile", "profiles"),

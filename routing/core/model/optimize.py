@@ -24,7 +24,7 @@ import numpy as np
 from routing.core.model.kvcache import bytes_per_s
 from routing.core.model.sharing import LeastLoad, Sharing, fullness
 from routing.core.model.site_work import Site, SiteWork, Work
-from routing.core.model.throughput import FleetModel, Setting, predict
+from routing.core.model.throughput import FleetModel, Setting, fullest, predict
 from routing.core.types import Prediction
 
 _SLACK = 1e-12
@@ -94,21 +94,20 @@ def optimise(
     # Plans hold whole tokens. Of several sites each keeps within its local prefill, some 1e-5 more
     # for what they share; for one site both sides are tried: which costs less depends on whether
     # the local or a shared stage is the tighter.
-    below = _settled(model, freedom, choices, shares, math.floor)
-    if len(choices) > 1:
-        return below
-    above = _settled(model, freedom, choices, shares, math.ceil)
-    least = (below.prediction.headroom or 0.0) * (1 - _TIE)
-    return above if (above.prediction.headroom or 0.0) >= least else below
+    settings = _settled(freedom, choices, shares, math.floor)
+    if len(choices) == 1:
+        above = _settled(freedom, choices, shares, math.ceil)
+        if fullest(model, above) <= fullest(model, settings) * (1 + _TIE):
+            settings = above
+    return Optimum(settings, predict(model, settings))
 
 
 def _settled(
-    model: FleetModel,
     freedom: Mapping[str, Freedom],
     choices: Mapping[str, _Choice],
     shares: Mapping[str, dict[str, float]],
     rounding: Callable[[float], int],
-) -> Optimum:
+) -> dict[str, Setting]:
     settings = {}
     for name, choice in choices.items():
         t, free = choice.t, freedom[name]
@@ -116,7 +115,7 @@ def _settled(
             t = min(max(float(rounding(t)), free.t_low), free.t_high)
         n_prefill = free.instances - choice.n_decode
         settings[name] = Setting(t, n_prefill, choice.n_decode, shares[name])
-    return Optimum(settings, predict(model, settings))
+    return settings
 
 
 def best_shares(model: FleetModel, settings: Mapping[str, Setting]) -> dict[str, dict[str, float]]:

@@ -117,6 +117,12 @@ def predict(model: FleetModel, settings: Mapping[str, Setting]) -> Prediction:
     )
 
 
+def fullest(model: FleetModel, settings: Mapping[str, Setting]) -> float:
+    """How full the tightest stage is at the present demand: 1 / headroom."""
+    works = {name: work.at(settings[name].threshold) for name, work in model.works.items()}
+    return max(stage.utilisation for stage in _stages(model, settings, works))
+
+
 def headroom_of(site: Site, prediction: Prediction, setting: Setting) -> float:
     """The headroom of one site: by the stages it uses, its own and shared ones."""
     shares, used = shares_of(site, setting), {f"local_prefill:{site.name}", f"decode:{site.name}"}

@@ -9,7 +9,7 @@ import numpy as np
 from routing.core.model.lengths import BucketLengths, Lengths, LogNormalLengths
 from routing.core.scenario.tables import Table
 
-_MOST_SIGMA = 10.0
+_MOST_MU, _MOST_SIGMA = 50.0, 10.0
 """Of ln tokens. Recorded traffic has 0.5 to 2; beyond this the moments leave what a float holds."""
 _LENGTHS = {
     "lognormal": ("kind", "mu", "sigma", "min", "max"),
@@ -32,6 +32,8 @@ def read_lengths(anything: Table) -> Lengths:
     if high <= low:
         raise table.error("max", "must be above min")
     mu, sigma = table.number("mu", low=-math.inf), table.number("sigma", low=0)
+    if abs(mu) > _MOST_MU:
+        raise table.error("mu", f"must be at most {_MOST_MU:g}: it is the ln of tokens")
     if sigma > _MOST_SIGMA:
         message = f"must be at most {_MOST_SIGMA:g}: lengths would differ by more than e^{sigma:g}"
         raise table.error("sigma", message)

@@ -5,7 +5,8 @@ Either of these is a sign:
 * utilisation tx / capacity is at or above the path's limit;
 * saturation below that: retransmits at or above the path's limit, or an RTT of `RTT_INFLATION`
   times the base (or the path's own limit), while tx stays flat over the last readings taken at one
-  promised capacity. Traffic of whole KV caches is bursty, so tx that stands still is at a ceiling.
+  promised capacity, above `LEAST_CEILING_RATIO` of it. Traffic of whole KV caches is bursty, so tx
+  that stands still is at a ceiling.
 
 Limits belong to the path (field report D6): the scenario's link may give its own
 `utilisation_limit_ratio`, `retransmit_limit_ratio` and `rtt_limit_ms`; the policy's hold elsewhere.
@@ -32,6 +33,9 @@ RTT_CREEP_PER_S = 5e-5
 """The base RTT may rise 0.3 % a minute, so a longer route becomes the base within hours."""
 FLAT_RATIO = 0.05
 N_FLAT_READINGS = 4
+LEAST_CEILING_RATIO = 0.02
+"""Of the promised capacity. Keep-alives stand still as well, at next to nothing: no ceiling, and a
+plateau learnt from them would keep all traffic away from a link that is idle."""
 SAME_READING_S = 0.1
 PLATEAU_KEPT_S = 600.0
 MAX_PLAUSIBLE_GBPS = 1e6
@@ -137,12 +141,13 @@ def strained(seen: LinkObservation, base_rtt_s: float | None, limits: Limits) ->
     return ""
 
 
-def flat_at(readings: tuple[float, ...]) -> float | None:
-    """The rate in Gbps that tx stands still at; None while it moves or was read too rarely."""
+def flat_at(readings: tuple[float, ...], capacity: float) -> float | None:
+    """The rate in Gbps that tx stands still at; None while it moves, was read too rarely, or is
+    next to nothing of `capacity`."""
     peak = max(readings, default=0.0)
-    if len(readings) < N_FLAT_READINGS or peak <= 0 or peak - min(readings) > FLAT_RATIO * peak:
+    if len(readings) < N_FLAT_READINGS or peak - min(readings) > FLAT_RATIO * peak:
         return None
-    return peak
+    return peak if peak >= LEAST_CEILING_RATIO * capacity and peak > 0.0 else None
 
 
 def crept(base_s: float | None, rtt_s: float | None) -> float | None:

@@ -214,7 +214,7 @@ def _judged(
         limits = limits.lower()
     full = congestion.full(tx, capacity, limits)
     strain = congestion.strained(seen, base_rtt_s, limits)
-    flat = congestion.flat_at(memory.tx_gbps)
+    flat = congestion.flat_at(memory.tx_gbps, capacity)
     saturated = f"it stands at {flat:.3g} Gbps and {strain}" if strain and flat is not None else ""
     if saturated and not full:
         peak = max(tx, congestion.plateau(memory, now_s) or 0.0)

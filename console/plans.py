@@ -135,7 +135,8 @@ def _move_words(link: str, least_tokens: int) -> str:
 
 def _hint_words(source: str, hint: dict[str, Any]) -> str:
     pacing = figures.significant(hint["pacing_gbps"])
-    return f"{source} over {hint['connections']} connections, {pacing} Gbps"
+    n = hint["connections"]
+    return f"{source} over {n} connection{'' if n == 1 else 's'}, {pacing} Gbps"
 
 
 def headline(previous: dict[str, Any] | None, plan: dict[str, Any]) -> list[dict[str, str]]:

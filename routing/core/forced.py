@@ -10,7 +10,7 @@ from routing.core.situation import Situation, Urgency
 from routing.core.steps import changed_to, into_bounds, t_of
 from routing.core.types import Clamp, ClusterPlan, Verdict
 
-URGENT = {"LinkDown", "OutOfBounds"}
+URGENT = {"LinkDown", "RemoteGone", "OutOfBounds"}
 """May use the changes of the hour that are kept back."""
 
 

@@ -28,6 +28,7 @@ class Proposal:
 
     `gain_ratio` 0.05: the model's best t carries 5 % more than the running plan (or sends 5 % less
     remote where that is the objective). `significant`: the aim gains in spite of sampling noise.
+    `gains`: what each cluster's own headroom gains.
     """
 
     plans: dict[str, ClusterPlan]
@@ -35,6 +36,7 @@ class Proposal:
     gain_ratio: float
     significant: bool
     saves_remote: bool
+    gains: Mapping[str, float]
 
 
 def propose(situation: Situation, model: FleetModel, current: Prediction) -> Proposal:
@@ -48,7 +50,8 @@ def propose(situation: Situation, model: FleetModel, current: Prediction) -> Pro
     now_h, aimed_h = now.headroom, loads.headroom  # (n_draws,)
     gain = _ratio(best.prediction.headroom, before.headroom)
     # One cluster may gain although another one limits the fleet as before.
-    its_gain, name = max(_gains(situation, model, before, best), default=(0.0, ""))
+    gains = _gains(situation, model, before, best)
+    its_gain, name = max(((capped, name) for name, (capped, _) in gains.items()), default=(0.0, ""))
     if name and its_gain > gain:
         gain, most = its_gain, situation.params.headroom_target
         now_h = np.minimum(now.headroom_of(name), most)
@@ -73,19 +76,20 @@ def propose(situation: Situation, model: FleetModel, current: Prediction) -> Pro
         gain_ratio=gain,
         significant=surely,
         saves_remote=saves,
+        gains={name: whole for name, (_, whole) in gains.items()},
     )
 
 
 def _gains(
     situation: Situation, model: FleetModel, before: Prediction, best: Optimum
-) -> list[tuple[float, str]]:
-    """What each tunable cluster gains of its own headroom, up to what is enough."""
-    enough, found = situation.params.headroom_target, []
+) -> dict[str, tuple[float, float]]:
+    """What each tunable cluster gains of its own headroom: up to what is enough, and in all."""
+    enough, found = situation.params.headroom_target, {}
     for site in model.sites:
         if site.name in situation.tunable:
             now = headroom_of(site, before, situation.running[site.name])
             then = headroom_of(site, best.prediction, best.settings[site.name])
-            found.append((_ratio(min(then, enough), min(now, enough)), site.name))
+            found[site.name] = (_ratio(min(then, enough), min(now, enough)), _ratio(then, now))
     return found
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from routing.core import hysteresis, probe, words
 from routing.core.bottleneck import link_label
+from routing.core.model.throughput import headroom_of
 from routing.core.situation import Situation
 from routing.core.steps import changed_to, into_bounds, t_of
 from routing.core.threshold import Proposal, propose
@@ -75,23 +76,33 @@ def _damped(s: Situation, aim: Proposal, current: Prediction) -> Verdict:
 def _no_worse(
     s: Situation, changed: dict[str, ClusterPlan], current: Prediction
 ) -> dict[str, ClusterPlan]:
-    """The changes, or as many of them as leave the fleet no worse than it is.
+    """The changes, or as many of them as leave no cluster of several worse than it is.
 
     Steps of several clusters end at different times: the first to arrive may need the others there.
     """
-    before = current.headroom or 0.0
+    model = s.model
+    if model is None or len(model.sites) < 2:
+        return changed
+    before = {site.name: headroom_of(site, current, s.running[site.name]) for site in model.sites}
+    enough, least = s.params.headroom_target, min(before.values())
 
-    def carried(plans: Mapping[str, ClusterPlan]) -> float:
-        after = s.predict({**s.clusters, **plans})
-        return 0.0 if after is None else after.headroom or 0.0
+    def bearable(plans: Mapping[str, ClusterPlan]) -> bool:
+        """The worst is better off, or nobody is worse off that has not more than enough."""
+        clusters = {**s.clusters, **plans}
+        after, settings = s.predict(clusters), s.settings(clusters)
+        if after is None:
+            return False
+        then = {site.name: headroom_of(site, after, settings[site.name]) for site in model.sites}
+        return min(then.values()) * _NO_WORSE >= least or all(
+            then[name] >= min(before[name], enough) * _NO_WORSE for name in then
+        )
 
-    if len(changed) < 2 or carried(changed) >= min(before, s.params.headroom_target) * _NO_WORSE:
+    if bearable(changed):
         return changed
     kept: dict[str, ClusterPlan] = {}
     for name, plan in changed.items():
-        after = carried({**kept, name: plan})
-        if after >= min(before, s.params.headroom_target) * _NO_WORSE:
-            kept[name], before = plan, max(before, after)
+        if bearable({**kept, name: plan}):
+            kept[name] = plan
     return kept
 
 
@@ -118,6 +129,9 @@ def _step(s: Situation, aim: Proposal, limit: Prediction) -> _Step:
     for name, plan in aim.plans.items():
         running = s.clusters[name]
         current, wanted = t_of(running, s.params), t_of(plan, s.params)
+        # Somebody else's gain is no reason to follow one's own noise.
+        if not aim.saves_remote and aim.gains.get(name, 0.0) < s.params.t_min_gain_ratio:
+            continue
         congested = [link.id for link in s.links_up(name) if s.links[link.id].congested]
         if wanted < current and congested:
             waiting += congested
@@ -126,8 +140,9 @@ def _step(s: Situation, aim: Proposal, limit: Prediction) -> _Step:
             if relieved(s, name, remote):
                 changed[name] = dataclasses.replace(running, remote=remote)
             continue
-        shared = sorted(s.unsure_remotes & plan.remote.keys())
-        if wanted < current and shared:
+        shared = sorted(r for r in s.unsure_remotes if plan.remote.get(r, 0.0) > 0.0)
+        more = any(plan.remote[r] > running.remote.get(r, 0.0) for r in shared)
+        if shared and (wanted < current or more):
             unsure += shared
             clamps.append(Clamp("unknown_demand", wanted, current))
             continue

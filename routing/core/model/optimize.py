@@ -91,14 +91,12 @@ def optimise(
         rate = search.lifted(rate, model.demand_rps * (headroom_target or enough))
     choices = search.with_fewer_moves(search.choices(rate))
     shares = search.shares(choices)
-    # Plans hold whole tokens. Of several sites each keeps within its local prefill, some 1e-5 more
-    # for what they share; for one site both sides are tried: which costs less depends on whether
-    # the local or a shared stage is the tighter.
+    # Plans hold whole tokens; which side of the exact t costs less depends on whether a local or a
+    # shared stage is the tightest.
     settings = _settled(freedom, choices, shares, math.floor)
-    if len(choices) == 1:
-        above = _settled(freedom, choices, shares, math.ceil)
-        if fullest(model, above) <= fullest(model, settings) * (1 + _TIE):
-            settings = above
+    above = _settled(freedom, choices, shares, math.ceil)
+    if fullest(model, above) <= fullest(model, settings) * (1 + _TIE):
+        settings = above
     return Optimum(settings, predict(model, settings))
 
 
@@ -342,6 +340,8 @@ class _Search:
         sites, sharing = self._sharing(choices)
         wanted = np.array([[own[s.name].get(name, 0.0) for name in self._remotes] for s in sites])
         found = sharing.nearest_shares(wanted)
+        found[found < _LEAST] = 0.0  # rounding, which a link of no capacity would not bear
+        found /= found.sum(axis=1, keepdims=True)
         for site, row in zip(sites, found.tolist(), strict=True):
             given = dict(zip(self._remotes, row, strict=True))
             own[site.name] = {remote.name: given[remote.name] for remote in site.remotes}

@@ -6,6 +6,7 @@ would make tighter. The barred move is named with what the model expects of it, 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -77,12 +78,24 @@ def _bar(
     if why:
         return "BottleneckForbids", words.forbidden(name, before, after, why)
     # What decode holds now has to fit into those that are left, whatever the model expects.
-    held = seen.decode_kv_usage_ratio
-    if held is not None and after[1] < before[1]:
+    held = _held(s, name)
+    if held is not None and after[1] < least_decode(s, name, before):
         expected = held * before[1] / max(after[1], 1)
-        if expected > MOST_DECODE_KV_RATIO:
-            return "AfterStateFull", words.after_state_full(name, held, expected)
+        return "AfterStateFull", words.after_state_full(name, held, expected)
     return None
+
+
+def _held(s: Situation, name: str) -> float | None:
+    held = s.observation.pd[name].decode_kv_usage_ratio
+    return held if held is not None and 0.0 < held <= 1.0 else None
+
+
+def least_decode(s: Situation, name: str, before: Roles) -> int:
+    """The fewest decode instances that what decode's KV cache holds now still fits into."""
+    held = _held(s, name)
+    if held is None:
+        return 1
+    return min(max(math.ceil(held * before[1] / MOST_DECODE_KV_RATIO - 1e-9), 1), before[1])
 
 
 def after_step(

@@ -28,7 +28,7 @@ from routing.core.bottleneck import Roles
 from routing.core.model import fleetmodel
 from routing.core.model.optimize import Optimum
 from routing.core.model.throughput import FleetModel, Setting, predict
-from routing.core.roles.limits import Barred, after_step
+from routing.core.roles.limits import Barred, after_step, least_decode
 from routing.core.roles.memory import moving, observed
 from routing.core.roles.model import (
     as_roles,
@@ -236,6 +236,11 @@ def _stepped(
         allowed = min(max(n_decode, low), high)
         if allowed != n_decode:
             clamps.append(Clamp("roles_max_step_ratio", float(n_decode), float(allowed)))
+        # A smaller step where what decode holds does not fit into fewer; no room at all is barred.
+        least = least_decode(s, name, present[name])
+        if allowed < least < present[name][1]:
+            clamps.append(Clamp("decode_kv_usage_ratio", float(allowed), float(least)))
+            allowed = least
         stepped[name] = (total - allowed, allowed)
     return stepped, tuple(clamps)
 

@@ -11,7 +11,7 @@ import numpy as np
 from routing.core import hysteresis
 from routing.core.bottleneck import Roles
 from routing.core.model.optimize import Freedom, Optimum
-from routing.core.model.throughput import FleetModel, Setting, predict
+from routing.core.model.throughput import FleetModel, Setting, headroom_of, predict
 from routing.core.model.uncertainty import LEAST_LOG_GAIN, RISE_SD
 from routing.core.situation import Situation
 from routing.core.types import ClusterPlan, Prediction
@@ -81,13 +81,30 @@ def gain_of(s: Situation, before: Optimum, after: Optimum) -> float:
     return min(then / max(now, _TIE), 1.0 / _TIE) - 1.0
 
 
+def own_gains(s: Situation, model: FleetModel, before: Optimum, after: Optimum) -> dict[str, float]:
+    """What each cluster gains of its own headroom, up to what is enough: one may gain although
+    another limits the fleet as before."""
+    enough, found = s.params.headroom_target, {}
+    for site in model.sites:
+        now = headroom_of(site, before.prediction, before.settings[site.name])
+        then = headroom_of(site, after.prediction, after.settings[site.name])
+        found[site.name] = min(min(then, enough) / max(min(now, enough), _TIE), 1.0 / _TIE) - 1.0
+    return found
+
+
 def more(after: Prediction, before: Prediction) -> float:
     return min((after.headroom or 0.0) / max(before.headroom or 0.0, _TIE), 1.0 / _TIE) - 1.0
 
 
-def sure(s: Situation, model: FleetModel, base: Optimum, after: Optimum) -> bool:
-    now_h = s.loads_best_now.headroom if base is s.best_now else s.draws.headroom(base.settings)
-    after_h = s.draws.headroom(after.settings)
+def sure(s: Situation, after: Optimum, whose: str | None) -> bool:
+    """Whether `after` gains on the best t at the roles there are in spite of sampling noise: the
+    fleet, or the cluster `whose` up to what is enough."""
+    now, then = s.loads_best_now, s.draws.at(after.settings)
+    now_h, after_h = now.headroom, then.headroom
+    if whose is not None:
+        enough = s.params.headroom_target
+        now_h = np.minimum(now.headroom_of(whose), enough)
+        after_h = np.minimum(then.headroom_of(whose), enough)
     logs = np.log(after_h) - np.log(now_h)  # (n_draws,)
     return float(logs.mean()) >= max(LEAST_LOG_GAIN, RISE_SD * float(logs.std()))
 

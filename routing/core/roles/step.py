@@ -37,6 +37,7 @@ from routing.core.roles.model import (
     dwell_s,
     free_at_s,
     gain_of,
+    own_gains,
     roles_of,
     sure,
     with_roles,
@@ -94,21 +95,26 @@ def step(s: Situation) -> RoleStep:
         return RoleStep()
     base = best_t(s, model, present)
     best = best_roles(s, model, present, free)
-    gain = gain_of(s, base, best)
+    gain, own, whose = gain_of(s, base, best), own_gains(s, model, base, best), None
+    if (most := max(free, key=lambda n: own[n])) and own[most] > gain:
+        gain, whose = own[most], most
     if gain < s.params.roles_min_gain_ratio:
         return RoleStep()
     wanted = {
-        n: as_roles(best.settings[n]) for n in free if as_roles(best.settings[n]) != present[n]
+        n: as_roles(best.settings[n])
+        for n in free
+        if as_roles(best.settings[n]) != present[n]
+        and (whose is None or own[n] >= s.params.roles_min_gain_ratio)
     }
     stepped, clamps = _stepped(s, present, wanted)
-    if not sure(s, model, base, after_step(s, model, present, stepped)):
+    if not sure(s, after_step(s, model, present, stepped), whose):
         return RoleStep()
     since_s = s.memory.roles_gain_since_s
     since_s = s.now_s if since_s is None else since_s
     barred = Barred.among(s, model, base, present, stepped)
     allowed = {n: roles for n, roles in stepped.items() if n not in barred.bars}
     # Without the barred moves the others have to be worth it by themselves.
-    if allowed != stepped and not sure(s, model, base, after_step(s, model, present, allowed)):
+    if allowed != stepped and not sure(s, after_step(s, model, present, allowed), whose):
         reason, why = next(iter(barred.bars.values()))
         text = words.roles_pending(present, stepped, gain, why)
         waiting = (reason, text, s.now_s + s.params.roles_gain_hold_s)

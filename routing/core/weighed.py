@@ -18,6 +18,8 @@ from routing.core.situation import Situation
 from routing.core.types import Alternative, ClusterPlan, Prediction, Verdict
 
 MOST: Final = 8
+MOST_NEIGHBOURED: Final = 32
+"""Clusters of a fleet in which an instance more or less of one is still worth two optima."""
 LONGEST: Final = 300
 """Characters of a text: a fleet of a hundred clusters must not fill the row of its tick."""
 
@@ -66,7 +68,7 @@ def _neighbours(
 ) -> list[Alternative]:
     """One instance more for prefill and for decode, in the cluster whose stage is the tightest."""
     name = s.tightest_cluster
-    if name is None or s.model is None:
+    if name is None or s.model is None or len(s.outlooks) > MOST_NEIGHBOURED:
         return []
     present, cluster = as_roles(s.settings(s.clusters)[name]), s.cluster(name)
     rows = []

@@ -21,6 +21,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from routing.core.model.curves import Array
 from routing.core.model.kvcache import bytes_per_s
 from routing.core.model.sharing import LeastLoad, Sharing, fullness
 from routing.core.model.site_work import Site, SiteWork, Work
@@ -29,6 +30,9 @@ from routing.core.types import Prediction
 
 _SLACK = 1e-12
 """Relative: a bound met exactly must not be lost to rounding."""
+_MOST_ROUNDED = 16
+"""Sites up to which both sides of a whole token are tried. Some 1e-5 is at stake, more only where
+all prompts are nearly of one length."""
 _MOST_ROUNDS = 4
 _NUDGE = _FULL = 1e-3
 """Relative: how much more is tried to see who is stuck, and how full counts as full."""
@@ -94,9 +98,10 @@ def optimise(
     # Plans hold whole tokens; which side of the exact t costs less depends on whether a local or a
     # shared stage is the tightest.
     settings = _settled(freedom, choices, shares, math.floor)
-    above = _settled(freedom, choices, shares, math.ceil)
-    if fullest(model, above) <= fullest(model, settings) * (1 + _TIE):
-        settings = above
+    if len(choices) <= _MOST_ROUNDED:
+        above = _settled(freedom, choices, shares, math.ceil)
+        if fullest(model, above) <= fullest(model, settings) * (1 + _TIE):
+            settings = above
     return Optimum(settings, predict(model, settings))
 
 
@@ -253,6 +258,12 @@ class _Search:
         self._least = sharing.least_load()
         return self._least.load
 
+    def _carrying(self, sharing: Sharing) -> Array:
+        """Shares that carry this, if any do: the last program's where they still do."""
+        if self._least is None or sharing.load(self._least.shares) > 1.0:
+            self._least = sharing.least_load()
+        return self._least.shares
+
     def choices(self, rate_rps: float) -> dict[str, _Choice]:
         """Everybody's cheapest way at a rate that is carried; where none is, at next to none."""
         found = {}
@@ -314,7 +325,7 @@ class _Search:
             return choices
         kept = dict(choices)
         shared, sharing = self._sharing(choices)
-        shares = sharing.least_load().shares if shared else np.zeros((0, len(self._remotes)))
+        shares = self._carrying(sharing) if shared else np.zeros((0, len(self._remotes)))
         spare = self._instances * (1.0 + _TIE_ROLES) - (sharing.seconds * shares).sum(axis=0)
         rows = {site.name: k for k, site in enumerate(shared)}
         for name, site in moved.items():

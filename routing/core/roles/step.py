@@ -107,9 +107,11 @@ def step(s: Situation) -> RoleStep:
         and (whose is None or own[n] >= s.params.roles_min_gain_ratio)
     }
     stepped, clamps = _stepped(s, present, wanted)
-    if not sure(s, after_step(s, model, present, stepped), whose):
-        return RoleStep()
     since_s = s.memory.roles_gain_since_s
+    # Whether it is more than noise is asked when a gain is first seen, and before anything moves.
+    asked = since_s is not None and 0.0 <= s.now_s - since_s < s.params.roles_gain_hold_s
+    if not asked and not sure(s, after_step(s, model, present, stepped), whose):
+        return RoleStep()
     since_s = s.now_s if since_s is None else since_s
     barred = Barred.among(s, model, base, present, stepped)
     allowed = {n: roles for n, roles in stepped.items() if n not in barred.bars}

@@ -6,9 +6,11 @@ import copy
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from routing.core.model import fleetmodel
-from routing.core.model.lengths import LogNormalLengths
+from routing.core.model.curves import Array, Curve
+from routing.core.model.lengths import Below, Lengths, LogNormalLengths
 from routing.core.model.site_work import Method
 from routing.core.model.throughput import FleetModel
 from routing.core.scenario.document import Scenario, parse_scenario
@@ -121,3 +123,8 @@ def plan(threshold: int | None = 4000, **changes: Any) -> Plan:
         **{"threshold_tokens": threshold, "n_prefill": 3, "n_decode": 5, **facts, **changes}
     )
     return Plan("prfaas-1t", 1, 1, {"pd": cluster})
+
+
+def mean_below(lengths: Lengths, curve: Curve, t: ArrayLike) -> Array:
+    """E[g(L); L <= t] at many t, in the curve's unit; shape of `t`."""
+    return Below(lengths, curve).many(t)

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 from routing.core.model.curves import Array, Curve
 from routing.core.model.kvcache import KvModel, bytes_per_s
-from routing.core.model.lengths import BucketLengths, LogNormalLengths, mean_below
-from routing.core.model.optimize import Freedom, Optimum, best_shares, optimise
+from routing.core.model.lengths import BucketLengths, LogNormalLengths
+from routing.core.model.optimize import Freedom, Optimum, optimise
 from routing.core.model.sharing import Sharing
 from routing.core.model.site_work import Remote, Site
-from routing.core.model.throughput import FleetModel, Setting, predict
-from tests.core.cases import demo_model
+from routing.core.model.throughput import FleetModel, predict
+from tests.core.cases import demo_model, mean_below
 
 T_LOW, T_HIGH = 512.0, 131_072.0
 CASE = demo_model()
@@ -286,19 +286,6 @@ def test_a_narrow_link_takes_only_what_it_carries() -> None:
     used = found.prediction.link_utilisation_ratio["b->pd"]
     assert used is not None
     assert headroom * used == pytest.approx(1.0, abs=0.01)
-
-
-def test_shares_alone_are_found_for_what_runs() -> None:
-    remotes = (Remote("a", "a->pd", H200, 0.5), Remote("b", "b->pd", H200, 0.5))
-    model = FleetModel(
-        CASE.kv,
-        (case_site("pd", 3.0, remotes),),
-        {"a": 1.0, "b": 3.0},
-        {"a->pd": 100.0, "b->pd": 100.0},
-    )
-    running = {"pd": Setting(6_000.0, 4, 4)}
-    shares = best_shares(model, running)["pd"]
-    assert shares["b"] == pytest.approx(0.75, abs=1e-3)
 
 
 @given(

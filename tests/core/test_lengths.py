@@ -14,10 +14,11 @@ import pytest
 
 from routing.core.model.curves import Array
 from routing.core.model.histograms import Counted, tally
-from routing.core.model.lengths import BucketLengths, from_histogram, mean_below
+from routing.core.model.lengths import BucketLengths, from_histogram
 from routing.core.model.profiles import PrefillProfile
 from routing.core.placement.token_edges import TOKEN_EDGES
 from routing.core.types import LengthHistogram
+from tests.core.cases import mean_below
 
 TRACES = Path(__file__).parents[2] / "../shared/data/traces"
 H20 = PrefillProfile.through((10224, 27486, 62410), (1.829, 4.265, 9.73))

@@ -17,7 +17,6 @@ from routing.core.model.lengths import (
     BucketLengths,
     LogNormalLengths,
     from_histogram,
-    mean_below,
     usable,
 )
 from routing.core.model.optimize import Freedom, optimise
@@ -25,7 +24,14 @@ from routing.core.model.profiles import DecodeProfile, PrefillProfile, Profile, 
 from routing.core.model.site_work import Remote, Site, SiteWork
 from routing.core.model.throughput import FleetModel, Setting, predict
 from routing.core.types import LengthHistogram
-from tests.core.cases import TRUE_LENGTHS, WIRE_EDGES, demo_model, demo_scenario, exact_histogram
+from tests.core.cases import (
+    TRUE_LENGTHS,
+    WIRE_EDGES,
+    demo_model,
+    demo_scenario,
+    exact_histogram,
+    mean_below,
+)
 
 H200 = PrefillProfile.through(
     (1024, 8192, 27486, 45046, 62410, 131072), (0.44, 0.72, 1.63265, 2.48447, 3.51, 7.4)

@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from routing.core.model.decode_table import DecodeTable
-from routing.core.model.lengths import LogNormalLengths, mean_below
+from routing.core.model.lengths import LogNormalLengths
 from routing.core.model.profiles import DecodeProfile, PrefillProfile, ProfileError
+from tests.core.cases import mean_below
 
 KNOTS = PrefillProfile.through((1000, 4000, 10_000), (0.2, 0.5, 1.7))
 FIT = PrefillProfile.fitted(0.3, 4e-5, 2e-10, range_tokens=(1000, 100_000))

@@ -246,11 +246,6 @@ class Below:
         return np.array(self._pieces).T
 
 
-def mean_below(lengths: Lengths, curve: Curve, t: ArrayLike) -> Array:
-    """E[g(L); L <= t] per arriving request, in the curve's unit; shape of `t`."""
-    return Below(lengths, curve).many(t)
-
-
 def normal_cdf(z: ArrayLike) -> Array:
     """P(Z <= z) of a standard normal; same shape as `z`."""
     below: Array = np.asarray(ndtr(np.asarray(z, dtype=np.float64)))

@@ -121,21 +121,6 @@ def _settled(
     return settings
 
 
-def best_shares(model: FleetModel, settings: Mapping[str, Setting]) -> dict[str, dict[str, float]]:
-    """How each site should share its remote requests out at its setting, by remote's name.
-
-    Nearest to the remotes' own weights among those of the greatest headroom.
-    """
-    freedom = {
-        name: Freedom.of_threshold(
-            s.threshold, s.threshold, n_prefill=int(s.n_prefill), n_decode=int(s.n_decode)
-        )
-        for name, s in settings.items()
-    }
-    search = _Search(model, freedom)
-    return search.shares(search.choices(search.best_rate(None)))
-
-
 class _Choice(NamedTuple):
     """The cheapest way of one site at one rate: t not yet whole, and the work it leaves."""
 

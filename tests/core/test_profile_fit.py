@@ -37,7 +37,12 @@ def requests(
     factor = by(rng, n) if callable(by) else np.full(n, by)
     seconds = np.where(rng.random(n) < wild, seconds * factor, seconds)
     at_s = 10_000.0 + np.arange(n)
-    return PrefillRows.of_requests(tokens, seconds, at_s=at_s, started_at_s=np.zeros(n))
+    return of_requests(tokens, seconds, at_s=at_s, started_at_s=np.zeros(n))
+
+
+def of_requests(tokens, seconds, *, at_s, started_at_s) -> PrefillRows:
+    """One row a request."""
+    return PrefillRows(np.ones_like(tokens), tokens, tokens**2, seconds, at_s, started_at_s)
 
 
 def fitted(rows: PrefillRows, warmup_s: float = 120.0) -> Fit:
@@ -174,9 +179,7 @@ def refusals() -> list[tuple[str, PrefillRows, str, str]]:
         ("few", rows.only(np.arange(600) < 59), "TooFewRows", "60 are needed"),
         (
             "one length",
-            PrefillRows.of_requests(
-                flat, true_s(flat), at_s=rows.at_s, started_at_s=rows.started_at_s
-            ),
+            of_requests(flat, true_s(flat), at_s=rows.at_s, started_at_s=rows.started_at_s),
             "TooLittleSpread",
             "4 times",
         ),

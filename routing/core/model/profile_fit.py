@@ -63,13 +63,6 @@ class PrefillRows:
     at_s: Array
     started_at_s: Array
 
-    @classmethod
-    def of_requests(
-        cls, tokens: Array, seconds: Array, *, at_s: Array, started_at_s: Array
-    ) -> PrefillRows:
-        """One row a request."""
-        return cls(np.ones_like(tokens), tokens, tokens**2, seconds, at_s, started_at_s)
-
     def __post_init__(self) -> None:
         shapes = {np.shape(getattr(self, name)) for name in self.__dataclass_fields__}
         if len(shapes) != 1 or len(next(iter(shapes))) != 1:

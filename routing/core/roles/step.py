@@ -96,7 +96,8 @@ def step(s: Situation) -> RoleStep:
     base = best_t(s, model, present)
     best = best_roles(s, model, present, free)
     gain, own, whose = gain_of(s, base, best), own_gains(s, model, base, best), None
-    if (most := max(free, key=lambda n: own[n])) and own[most] > gain:
+    most = max(free, key=lambda n: own[n])
+    if own[most] > gain:
         gain, whose = own[most], most
     if gain < s.params.roles_min_gain_ratio:
         return RoleStep()

@@ -1,0 +1,93 @@
+"""The stages of a scenario, as they stand at the start of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+from routing.core.scenario.document import Cluster, Scenario
+from routing.core.types import ClusterPlan
+from routing.twin.cache import PrefixCache
+from routing.twin.decode import DecodeSlots
+from routing.twin.faults import ClusterDown, InstancesDown
+from routing.twin.pd import PdCluster, Remote
+from routing.twin.prefill import PrefillPool
+from routing.twin.requests import Requests
+from routing.twin.settings import CacheSettings, Settings
+from routing.twin.stages import Arrivals, Stages
+from routing.twin.transfer import DEFAULT_LAYERS, LinkFlows, Path
+
+
+def build(
+    scenario: Scenario,
+    settings: Settings,
+    plans: Mapping[str, ClusterPlan],
+    pieces: Iterator[Requests],
+) -> Stages:
+    """Empty stages; `plans` gives the roles of PD clusters and what their gates run."""
+    failing = {f.cluster for f in settings.faults if isinstance(f, InstancesDown | ClusterDown)}
+
+    def pool(cluster: Cluster, n: int) -> PrefillPool:
+        cache = settings.cache
+        return PrefillPool(
+            scenario.profiles[cluster.profile].prefill,
+            n,
+            new_cache=None if cache is None else _caches(cache, cluster.name),
+            shared_cache=cache is None or cache.scope == "cluster",
+            block_tokens=1 if cache is None else cache.block_tokens,
+            keeps_rows=cluster.name in failing,
+        )
+
+    flows = {link.id: LinkFlows(Path.of(link), layers=DEFAULT_LAYERS) for link in scenario.links}
+    numbers = {link.id: number for number, link in enumerate(scenario.links)}
+    pools = {c.name: pool(c, c.instances) for c in scenario.clusters if c.kind == "prefill"}
+    clusters = []
+    for cluster in scenario.clusters:
+        if cluster.kind != "pd":
+            continue
+        plan, profile = plans[cluster.name], scenario.profiles[cluster.profile]
+        remotes = {}
+        for link in scenario.links_to[cluster.name]:
+            if link.source in pools:
+                source = scenario.cluster(link.source)
+                assert source is not None, "a parsed scenario has no link without a source"
+                back_id = f"{cluster.name}->{link.source}"
+                remotes[link.source] = Remote(
+                    name=link.source,
+                    pool=pools[link.source],
+                    profile=scenario.profiles[source.profile].prefill,
+                    link=numbers[link.id],
+                    link_id=link.id,
+                    flows=flows[link.id],
+                    back_id=back_id,
+                    back=flows.get(back_id),
+                )
+        clusters.append(
+            PdCluster(
+                len(clusters),
+                cluster.name,
+                pool=pool(cluster, plan.n_prefill),
+                profile=profile.prefill,
+                decode=DecodeSlots(
+                    plan.n_decode, batch=int(profile.decode.batch), step_s=profile.decode.step_s
+                ),
+                remotes=remotes,
+                kv=scenario.model,
+                holds_prefix=settings.cache is not None
+                and settings.cache.decode_holds == "local_prefix",
+                plan=plan,
+            )
+        )
+    return Stages(
+        clusters=clusters,
+        pools=pools,
+        links=flows,
+        kv=scenario.model,
+        arrivals=Arrivals(pieces),
+    )
+
+
+def _caches(cache: CacheSettings, cluster: str) -> Callable[[], PrefixCache]:
+    tokens = cache.capacity_tokens.get(cluster)
+    blocks = None if tokens is None else int(tokens) // cache.block_tokens
+    exact = cache.linear_state == "exact"
+    return lambda: PrefixCache(capacity_blocks=blocks, exact_state=exact)

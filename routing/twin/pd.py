@@ -1,0 +1,247 @@
+"""One PD cluster of the twin, and a PrfaaS cluster that may prefill for it: where a request goes.
+
+The gate's rule is the core's (`placement.rule`). Where it comes down to one comparison, remote iff
+uncached > t, that comparison is made here for many requests at once; tests hold the two together.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from routing.core.model.kvcache import KvModel
+from routing.core.model.profiles import PrefillProfile
+from routing.core.placement import rule as placement
+from routing.core.placement import sides
+from routing.core.placement.rule import Prefixes, Rule, Side, WeightedTurns
+from routing.core.types import ClusterPlan
+from routing.twin.decode import DecodeSlots
+from routing.twin.prefill import PrefillPool
+from routing.twin.requests import Blocks
+from routing.twin.row import BYTES, GIVEN, LINK, PROMPT, REASON, UNCACHED, Row
+from routing.twin.transfer import LinkFlows
+
+Whole = NDArray[np.int64]
+REASONS = tuple(sides.REASONS)
+"""What a row's REASON is an index into."""
+_INDEX = {reason: i for i, reason in enumerate(REASONS)}
+
+
+@dataclass(frozen=True)
+class Remote:
+    """A PrfaaS cluster as one PD cluster reaches it: over `flows`, the link of number `link`.
+
+    `back` is the link the other way, if there is one: prefixes may move over it.
+    """
+
+    name: str
+    pool: PrefillPool
+    profile: PrefillProfile
+    link: int
+    link_id: str
+    flows: LinkFlows
+    back_id: str
+    back: LinkFlows | None
+
+    @property
+    def admits(self) -> bool:
+        """A stack refuses what it could not bring over or compute; the gate then stays local."""
+        return self.flows.path.capacity_bytes_per_s > 0.0 and len(self.pool) > 0
+
+
+class PdCluster:
+    """A PD cluster: its prefill pool, its decode pool, what its gates run."""
+
+    def __init__(
+        self,
+        index: int,
+        name: str,
+        *,
+        pool: PrefillPool,
+        profile: PrefillProfile,
+        decode: DecodeSlots,
+        remotes: Mapping[str, Remote],
+        kv: KvModel,
+        holds_prefix: bool,
+        plan: ClusterPlan,
+    ) -> None:
+        self.index, self.name = index, name
+        self.pool, self.profile, self.decode = pool, profile, decode
+        self.remotes = dict(remotes)
+        self.n_remote = 0
+        """Requests in flight that went remote."""
+        self._kv, self._holds_prefix = kv, holds_prefix
+        self._turns = WeightedTurns()
+        self.adopt(plan)
+
+    def adopt(self, plan: ClusterPlan) -> None:
+        """The gates run the plan from now on."""
+        self.plan = plan
+        self._rule = rule = Rule.of(plan)
+        self._above = _above(rule)
+        """Remote iff more uncached tokens than this, where `plain`."""
+        self._long = _INDEX[sides.ALWAYS_REMOTE if rule.mode == "always_remote" else sides.LONG]
+        self._short = _INDEX[sides.ALWAYS_LOCAL if rule.mode == "always_local" else sides.SHORT]
+        self._no_remote = _INDEX[sides.REMOTE_DOWN if self._weighted() else sides.NO_REMOTE]
+        low, high = rule.band or (0, 0)
+        self.plain = (
+            low == high and rule.cache_mode == "scarce" and rule.max_remote_in_flight is None
+        )
+        """Whether lengths alone decide: no band, no limit, no prefix that moves."""
+
+    def _weighted(self) -> list[str]:
+        return [name for name in self._rule.remote if name in self.remotes]
+
+    @property
+    def admissible(self) -> list[str]:
+        weighted = self._weighted()
+        return [name for name in weighted if self.remotes[name].admits]
+
+    @property
+    def local_up(self) -> bool:
+        return len(self.pool) > 0
+
+    @property
+    def simple(self) -> bool:
+        """Whether `split` says all there is to say at the moment."""
+        wants_local = self.plan.mode != "always_remote"
+        return self.plain and (self.local_up if wants_local else bool(self.admissible))
+
+    @property
+    def counts_remote(self) -> bool:
+        """Whether somebody asks for `n_remote`."""
+        return self._rule.max_remote_in_flight is not None
+
+    def split(self, uncached_tokens: Whole) -> tuple[NDArray[np.bool_], Whole]:
+        """Of many requests, shape (n,): which go remote, and the index of each reason.
+
+        Where it is `simple`.
+        """
+        wanted: NDArray[np.bool_] = uncached_tokens > self._above
+        if self.admissible:
+            return wanted, np.where(wanted, self._long, self._short)
+        return np.zeros_like(wanted), np.where(wanted, self._no_remote, self._short)
+
+    def shared_out(self, wants: NDArray[np.bool_]) -> list[tuple[Remote, NDArray[np.bool_]]]:
+        """Requests that go remote, by whom: for each PrfaaS cluster that takes some, which."""
+        if not wants.any():
+            return []
+        admissible = self.admissible
+        if len(admissible) == 1:
+            return [(self.remotes[admissible[0]], wants)]
+        found: dict[str, NDArray[np.bool_]] = {}
+        for i in np.flatnonzero(wants).tolist():
+            name = self.pick(admissible).name
+            found.setdefault(name, np.zeros_like(wants))[i] = True
+        return [(self.remotes[name], chosen) for name, chosen in found.items()]
+
+    def pick(self, admissible: Sequence[str]) -> Remote:
+        """Whose turn it is of the PrfaaS clusters."""
+        if len(admissible) == 1:
+            return self.remotes[admissible[0]]
+        name = self._turns.next(self._rule.remote, admissible)
+        assert name is not None, "asked only where some are admissible"
+        self._turns.take(name, self._rule.remote, admissible)
+        return self.remotes[name]
+
+    def place(self, row: Row, blocks: Blocks) -> bool:
+        """Routes one request by the rule, gives it to an instance there, and to the link; False
+        where no instance is left to take it: it is `stranded` until one comes."""
+        remote, moved_tokens = self._route(row, blocks)
+        pool = self.pool if remote is None else remote.pool
+        if not len(pool):
+            pool.stranded.append(row)
+            return False
+        pool.take_one(row, blocks, moved_tokens=moved_tokens)
+        if remote is not None:
+            row[LINK] = remote.link
+            held = self.pool.held_tokens(blocks, row[GIVEN]) if self._holds_prefix else 0
+            row[BYTES] = float(self._kv.curve.at(row[PROMPT] - held))
+            remote.flows.send((row,))
+            self.n_remote += self.counts_remote
+        return True
+
+    def _route(self, row: Row, blocks: Blocks) -> tuple[Remote | None, int]:
+        """The PrfaaS cluster, None for local; the tokens of prefix that moved there first."""
+        given_s, total = row[GIVEN], row[PROMPT]
+        held = self.pool.held_tokens(blocks, given_s)
+        admissible = self.admissible
+        if self.simple:
+            uncached = row[UNCACHED] = total - held
+            if uncached <= self._above:
+                row[REASON] = self._short
+                return None, 0
+            if not admissible:
+                row[REASON] = self._no_remote
+                return None, 0
+            row[REASON] = self._long
+            return self.pick(admissible), 0
+        return self._by_rule(row, blocks, held, admissible)
+
+    def _by_rule(
+        self, row: Row, blocks: Blocks, held: int, admissible: Sequence[str]
+    ) -> tuple[Remote | None, int]:
+        given_s, total = row[GIVEN], row[PROMPT]
+        remote = self.pick(admissible) if admissible else None
+        held_there = 0 if remote is None else remote.pool.held_tokens(blocks, given_s)
+        back = remote is not None and remote.back is not None
+        judged = placement.judge(
+            self._rule,
+            Prefixes(
+                total,
+                held,
+                held_there,
+                movable_local=held if back else 0,
+                movable_remote=held_there,
+            ),
+            to_local="" if remote is None else remote.link_id,
+            to_remote="" if remote is None else remote.back_id,
+        )
+        waits_s: dict[Side, float | None] = {}
+        if self._rule.in_band(judged.uncached_tokens) and remote is not None:
+            waits_s["local"] = self.pool.expected_s(total - held, held, given_s)
+            size = float(self._kv.curve.at(total - (held if self._holds_prefix else 0)))
+            waits_s["remote"] = max(
+                remote.pool.expected_s(total - held_there, held_there, given_s),
+                remote.flows.expected_s(size),
+            )
+        chosen = placement.route(
+            self._rule,
+            placement.Situation(
+                judged=judged,
+                remotes=self._weighted(),
+                admissible=admissible,
+                remote_in_flight=self.n_remote,
+                local_up=self.local_up,
+                waits_s=waits_s,
+            ),
+        )
+        row[UNCACHED], row[REASON] = judged.uncached_tokens, _INDEX[chosen.reason]
+        moved = 0
+        if chosen.link is not None and remote is not None:
+            if chosen.side == "local":
+                moved = self._move(row, held_there - held, remote.flows) and held_there
+            elif remote.back is not None:
+                moved = self._move(row, held - held_there, remote.back) and held
+        return (remote if chosen.side == "remote" else None), moved
+
+    def _move(self, row: Row, tokens: int, flows: LinkFlows) -> bool:
+        """Sends a prefix over; the request waits for it. How long is told by the share of the link
+        that it would have now: what comes later cannot be known when a request is given."""
+        size = float(self._kv.curve.at(tokens))
+        seconds = flows.expected_s(size)
+        if not math.isfinite(seconds):
+            return False
+        flows.bring(size, row[GIVEN])
+        row[GIVEN] += seconds
+        return True
+
+
+def _above(rule: Rule) -> float:
+    if rule.threshold_tokens is not None:
+        return float(rule.threshold_tokens)
+    return math.inf if rule.mode == "always_local" else -1.0

@@ -1,0 +1,173 @@
+"""Prefill instances of one cluster: first come, first served, one prompt at a time on each.
+
+A request goes to the instance that would finish it first. As every service time is known when a
+request is given to its instance, so are its start and its end:
+
+    start = max(given, when the instance has done all it was given)        end = start + T(l, k)
+
+Without caches all instances would take equally long for it, so that is one queue in front of them
+all: G/G/c. With caches T depends on what is cached when the prefill starts, which for a queue in
+order is known as well: what is there now and whatever is computed before that start.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+from routing.core.model.profiles import PrefillProfile
+from routing.twin.cache import PrefixCache
+from routing.twin.requests import Blocks
+from routing.twin.row import COMPUTED, END, GIVEN, PROMPT, START, Row
+
+
+class PrefillPool:
+    """Instances by number: `n` at first; they come, go and fail by `add`, `remove` and `fail`.
+
+    `new_cache` makes an empty prefix cache, for each instance or one that all share; None: nothing
+    is cached. `keeps_rows`: remember what is in hand, for `fail`.
+    """
+
+    def __init__(
+        self,
+        profile: PrefillProfile,
+        n: int,
+        *,
+        new_cache: Callable[[], PrefixCache] | None = None,
+        shared_cache: bool = True,
+        block_tokens: int = 1,
+        keeps_rows: bool = False,
+    ) -> None:
+        self._profile, self._block_tokens = profile, block_tokens
+        self._new_cache = new_cache
+        self._own_caches = new_cache is not None and not shared_cache
+        n_caches = 0 if new_cache is None else 1 if shared_cache else n
+        self._caches = [] if new_cache is None else [new_cache() for _ in range(n_caches)]
+        self._free_s = [0.0] * n
+        """When an instance has done all it was given; infinity where it takes nothing new."""
+        self._rows: list[list[Row]] | None = [[] for _ in range(n)] if keeps_rows else None
+        self._starts: list[float] = []
+        self._leaving_s: list[float] = []
+        """When removed instances have done what they have."""
+        self.stranded: list[Row] = []
+        """Given while no instance takes any; for the caller to give again."""
+        self._given_s = 0.0
+        """Work given so far, in instance seconds."""
+
+    def __len__(self) -> int:
+        """Instances that take requests."""
+        return sum(1 for free_s in self._free_s if free_s < math.inf)
+
+    def take(self, rows: Sequence[Row], service_s: Sequence[float]) -> None:
+        """Gives rows, in order of GIVEN, to their instances; fills START and END of each."""
+        free_s, starts, kept = self._free_s, self._starts, self._rows
+        for row, seconds in zip(rows, service_s, strict=True):
+            start_s = min(free_s)
+            i = free_s.index(start_s)
+            given_s = row[GIVEN]
+            if start_s < given_s:
+                start_s = given_s
+            else:
+                starts.append(start_s)
+            row[START] = start_s
+            row[END] = free_s[i] = start_s + seconds
+            if kept is not None:
+                kept[i].append(row)
+        self._given_s += sum(service_s)
+
+    def take_one(self, row: Row, blocks: Blocks, *, moved_tokens: int = 0) -> None:
+        """As `take` for one row of which a prefix may be cached here, or was brought here; fills
+        COMPUTED too."""
+        given_s, prompt, size = row[GIVEN], row[PROMPT], self._block_tokens
+        most = (prompt - 1) // size  # the last token is computed, its logits start the answer
+        i = self._soonest(prompt, blocks, given_s, most)
+        start_s = max(given_s, self._free_s[i])
+        cached = min(moved_tokens, most * size)
+        if self._caches and blocks:
+            cache = self._caches[i if self._own_caches else 0]
+            cached = max(cached, cache.match(blocks, at_s=start_s, most=most)[1] * size)
+        row[COMPUTED] = prompt - cached
+        seconds = self._seconds(prompt - cached, cached)
+        if start_s > given_s:
+            self._starts.append(start_s)
+        row[START] = start_s
+        row[END] = self._free_s[i] = start_s + seconds
+        self._given_s += seconds
+        if self._caches and blocks:
+            cache.insert(blocks, ready_s=row[END])
+        if self._rows is not None:
+            self._rows[i].append(row)
+
+    def _soonest(self, prompt: int, blocks: Blocks, given_s: float, most: int) -> int:
+        """The instance that would finish it first, as its cache is now."""
+        free_s = self._free_s
+        if not self._own_caches or not blocks:
+            return free_s.index(min(free_s))
+        best, found = math.inf, 0
+        for i, free in enumerate(free_s):
+            if free < math.inf:
+                held = self._caches[i].match(blocks, at_s=given_s, most=most)[1]
+                cached = held * self._block_tokens
+                end_s = max(free, given_s) + self._seconds(prompt - cached, cached)
+                if end_s < best:
+                    best, found = end_s, i
+        return found
+
+    def _seconds(self, tokens: int, cached_tokens: int) -> float:
+        profile = self._profile
+        return profile.curve.at(tokens) + profile.pair_s * tokens * cached_tokens
+
+    def held_tokens(self, blocks: Blocks, at_s: float) -> int:
+        """Leading tokens with KV and state somewhere in the cluster."""
+        found = (cache.match(blocks, at_s=at_s)[1] for cache in self._caches)
+        return max(found, default=0) * self._block_tokens
+
+    def expected_s(self, tokens: int, cached_tokens: int, at_s: float) -> float:
+        """Until a prompt given at `at_s` would be prefilled; infinite where nobody takes it."""
+        return max(0.0, min(self._free_s) - at_s) + self._seconds(tokens, cached_tokens)
+
+    def busy_s(self, now_s: float) -> float:
+        """Instance seconds worked until now: what was given less what is left of it."""
+        self._leaving_s = [free_s for free_s in self._leaving_s if free_s > now_s]
+        left = [free_s - now_s for free_s in self._free_s if now_s < free_s < math.inf]
+        return self._given_s - sum(left) - sum(free_s - now_s for free_s in self._leaving_s)
+
+    def n_waiting(self, now_s: float) -> int:
+        """Given and not begun."""
+        self._starts = [start_s for start_s in self._starts if start_s > now_s]
+        return len(self._starts) + len(self.stranded)
+
+    def add(self, now_s: float) -> None:
+        """One instance more, free from `now_s`."""
+        self._free_s.append(now_s)
+        if self._own_caches and self._new_cache is not None:
+            self._caches.append(self._new_cache())
+        if self._rows is not None:
+            self._rows.append([])
+
+    def remove(self, now_s: float) -> float:
+        """The instance that is free first takes nothing new; when it has done what it has."""
+        free_s = min(self._free_s)
+        self._free_s[self._free_s.index(free_s)] = math.inf
+        self._leaving_s.append(free_s)
+        return max(free_s, now_s)
+
+    def fail(self, now_s: float) -> list[Row]:
+        """An instance is lost with all it had: the rows that have to begin anew."""
+        assert self._rows is not None, "a pool that may fail keeps its rows"
+        i = max(j for j, free_s in enumerate(self._free_s) if free_s < math.inf)
+        self._free_s[i] = math.inf
+        lost = [row for row in self._rows[i] if row[END] > now_s]
+        self._rows[i] = []
+        self._given_s -= sum(row[END] - max(row[START], now_s) for row in lost)
+        gone = {row[START] for row in lost}
+        self._starts = [start_s for start_s in self._starts if start_s not in gone]
+        if self._own_caches:
+            self._caches[i].clear()
+        return lost
+
+    def forget_done(self, now_s: float) -> None:
+        """Keeps in hand only what is not done: memory does not grow with the run."""
+        self._starts = [start_s for start_s in self._starts if start_s > now_s]
+        if self._rows is not None:
+            self._rows = [[row for row in rows if row[END] > now_s] for rows in self._rows]

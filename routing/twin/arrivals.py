@@ -181,7 +181,8 @@ class _Clock:
         more, rate = reached - before[i], rate[i]
         # rate s + slope s^2 / 2 = more, in the form that holds for a slope of 0 as well.
         speed = rate + np.sqrt(np.maximum(rate * rate + 2.0 * slope[i] * more, 0.0))
-        return start_s[i] + 2.0 * more / np.where(speed > 0.0, speed, 1.0)
+        at_s: Array = start_s[i] + 2.0 * more / np.where(speed > 0.0, speed, 1.0)
+        return at_s
 
     def _append(self, length_s: float, first: float, last: float) -> None:
         start_s, before = self._end_s, self._end_count

@@ -40,7 +40,7 @@ def build(
     flows = {link.id: LinkFlows(Path.of(link), layers=DEFAULT_LAYERS) for link in scenario.links}
     numbers = {link.id: number for number, link in enumerate(scenario.links)}
     pools = {c.name: pool(c, c.instances) for c in scenario.clusters if c.kind == "prefill"}
-    clusters = []
+    clusters: list[PdCluster] = []
     for cluster in scenario.clusters:
         if cluster.kind != "pd":
             continue

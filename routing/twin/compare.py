@@ -85,7 +85,10 @@ def interval(values: Sequence[float]) -> Interval:
 
 
 def compare(
-    reports: Mapping[str, Mapping[int, Mapping[str, Any]]], *, baseline: str | None = None
+    reports: Mapping[str, Mapping[int, Mapping[str, Any]]],
+    *,
+    baseline: str | None = None,
+    metrics: Sequence[Metric] = METRICS,
 ) -> dict[str, Any]:
     """Plain values of `reports`: by policy and seed, what `Report.to_json` gave.
 
@@ -109,7 +112,7 @@ def compare(
         "baseline": baseline,
         "confidence": _COVERED,
         "seeds": {policy: sorted(runs) for policy, runs in reports.items()},
-        "metrics": {metric.name: _compared(metric, reports, baseline) for metric in METRICS},
+        "metrics": {metric.name: _compared(metric, reports, baseline) for metric in metrics},
     }
 
 

@@ -29,6 +29,8 @@ class DecodeSlots:
         """What is to come, by time: a prefill ends (even numbers), KV arrives (odd ones)."""
         self._ends: list[tuple[float, int, Row]] = []
         """What has a slot, or will have, by the time of its last token."""
+        self._homeless: list[tuple[int, Row]] = []
+        """Events that came while no instance takes anything."""
         self._count = 0
         self._given_s = 0.0
         """Slot seconds given out so far."""
@@ -54,7 +56,7 @@ class DecodeSlots:
         self._count += len(rows)
 
     def run(self, until_s: float) -> list[Row]:
-        """On to `until_s`; the rows whose last token is out, in that order, SLOT and DONE filled."""
+        """On to `until_s`; the rows whose last token is out: SLOT and DONE are filled."""
         events, ends, loads, slots = self._events, self._ends, self._loads, self._slots
         step_s, given_s, n = self._step_s, 0.0, 0
         events.sort()
@@ -69,8 +71,15 @@ class DecodeSlots:
                 done.append(ended)
             if number & 1:
                 decoder = row[DECODER]
+                if decoder < 0:
+                    self._homeless.append((number, row))
+                    continue
             else:
-                decoder = loads.index(min(loads))
+                least = min(loads, default=_OUT)
+                if least >= _OUT:
+                    self._homeless.append((number, row))
+                    continue
+                decoder = loads.index(least)
                 loads[decoder] += 1
                 row[DECODER] = decoder
                 if row[LINK] >= 0:
@@ -97,11 +106,12 @@ class DecodeSlots:
     @property
     def under_way(self) -> list[Row]:
         """What waits for its prefill, for a slot, or has one; not what is on a link."""
-        return [row for _, _, row in (*self._events, *self._ends)]
+        rows = [row for _, _, row in (*self._events, *self._ends)]
+        return rows + [row for _, row in self._homeless]
 
     def busy_s(self, now_s: float) -> float:
         """Instance seconds until now, an instance with half of its slots in use half of one."""
-        left = sum(row[DONE] - max(row[SLOT], now_s) for _, _, row in self._ends)
+        left: float = sum(row[DONE] - max(row[SLOT], now_s) for _, _, row in self._ends)
         return (self._given_s - left) / self._batch
 
     def n_waiting(self, now_s: float) -> tuple[int, int]:
@@ -118,6 +128,8 @@ class DecodeSlots:
         """One instance more, empty from `now_s`."""
         self._loads.append(0)
         self._slots.append([now_s] * self._batch)
+        self._events += [(now_s, number, row) for number, row in self._homeless]
+        self._homeless = []
 
     def remove(self) -> int:
         """The instance with the fewest requests takes nothing new; its number."""
@@ -147,3 +159,4 @@ class DecodeSlots:
     def forget(self, lost: Collection[int]) -> None:
         """Drops what was told of rows, by `id`, that begin anew."""
         self._events = [event for event in self._events if id(event[2]) not in lost]
+        self._homeless = [each for each in self._homeless if id(each[1]) not in lost]

@@ -1,4 +1,4 @@
-"""A run of the twin: what happens to a fleet when, and what is told of it. Read `simulate` first."""
+"""A run of the twin: what happens when, and what is told of it. Read `simulate` first."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from routing.core.scenario.document import Scenario
+from routing.core.scenario.tables import ScenarioError
 from routing.core.types import ClusterPlan, Params
 from routing.twin.build import build
 from routing.twin.moves import LOOK_S, RoleMoves
@@ -42,7 +43,7 @@ from routing.twin.trouble import Act, Trouble
 from routing.twin.watch import Eyes
 
 _PER_RUN = 600
-_LEAST_S, _MOST_S = 1.0, 60.0
+_LEAST_S, _MOST_S = 1.0, 300.0
 """How often links and pools are measured: so many times a run, within these bounds."""
 
 Progress = Callable[[float, Report], bool]
@@ -52,7 +53,8 @@ Progress = Callable[[float, Report], bool]
 @dataclass(frozen=True)
 class Run:
     """What to simulate. `seed` is of the workload and of everything else that is drawn; what
-    arrived before `warmup_s` is simulated and not counted."""
+    arrived before `warmup_s` is simulated and not counted. Raises ScenarioError where the blocks
+    of the workload are not those of the cache."""
 
     scenario: Scenario
     settings: Settings
@@ -62,6 +64,12 @@ class Run:
     seed: int
     duration_s: float
     warmup_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        cache, size = self.settings.cache, self.workload.block_tokens
+        if cache is not None and size is not None and cache.block_tokens != size:
+            message = f"the workload's blocks are of {size} tokens"
+            raise ScenarioError("cache.block_tokens", cache.block_tokens, message)
 
 
 def simulate(run: Run, progress: Progress | None = None, *, told_every_s: float = 60.0) -> Report:
@@ -223,6 +231,7 @@ class Fleet:
             worked_s = busy_s - self._seen_busy_s[name]
             self._seen_busy_s[name] = busy_s
             self._recorder.pool(name, from_s, until_s, n, worked_s)
+        self.stages.forget_done(until_s)
         for cluster in self.stages.clusters:
             described = self._run.scenario.cluster(cluster.name)
             assert described is not None, "a PD cluster of the run is described"
@@ -256,7 +265,8 @@ def _finished(rows: Sequence[Row]) -> Finished:
     table = np.array(rows, dtype=np.float64).T
 
     def whole(place: int) -> NDArray[np.int64]:
-        return table[place].astype(np.int64)
+        column: NDArray[np.int64] = table[place].astype(np.int64)
+        return column
 
     return Finished(
         at_s=table[AT],

@@ -15,7 +15,8 @@ from routing.core.links import billing
 from routing.core.scenario.document import Link
 
 PEAK_WINDOW_S = 1.0
-"""A link's peak is the highest mean over one of the windows of this length, side by side."""
+"""A link's peak is the highest mean over one of the windows of this length, side by side; where it
+was told of in longer stretches, over one of those."""
 MONTH_S = 30 * 86400.0
 BITS_PER_GB = 8e-9
 _HOUR_S = 3600.0
@@ -31,7 +32,7 @@ class Stretches:
         self._until_s: float | None = None
 
     def cut(self, from_s: float, until_s: float) -> tuple[float, float]:
-        """What of it is measured, maybe nothing (0 s). Raises ValueError."""
+        """What of it is measured; nothing where it ends before it begins. Raises ValueError."""
         if not from_s <= until_s < math.inf:
             raise ValueError(f"{self._name}: from {from_s!r} until {until_s!r} s is no stretch")
         if self._until_s is not None and abs(from_s - self._until_s) > _SAME_S:
@@ -40,7 +41,7 @@ class Stretches:
                 f"until {self._until_s!r} s"
             )
         self._until_s = until_s
-        return max(from_s, self._since_s), max(until_s, self._since_s)
+        return max(from_s, self._since_s), until_s
 
 
 class _Windows:
@@ -79,6 +80,7 @@ class LinkMeter:
         self._capacity_bytes = 0.0
         self._peaks = _Windows(since_s, PEAK_WINDOW_S)
         self._peak_bytes = 0.0
+        self._longest_s = 0.0
         self._samples = _Windows(since_s, billing.SAMPLE_S)
         self._sample_gbps: list[float | None] = []
 
@@ -91,6 +93,7 @@ class LinkMeter:
             return
         share = (ends_s - begins_s) / (until_s - from_s)
         n_bytes, capacity_bytes = n_bytes * share, capacity_bytes * share
+        self._longest_s = max(self._longest_s, until_s - from_s)
         self._bytes += n_bytes
         self._capacity_bytes += capacity_bytes
         for peak, _ in self._peaks.add(begins_s, ends_s, n_bytes):
@@ -107,7 +110,7 @@ class LinkMeter:
             "bytes": round(self._bytes),
             "mean_gbps": self._bytes * BITS_PER_GB / window_s,
             "peak_gbps": peak * BITS_PER_GB / min(PEAK_WINDOW_S, window_s),
-            "peak_window_s": PEAK_WINDOW_S,
+            "peak_window_s": max(PEAK_WINDOW_S, self._longest_s),
             "utilisation": self._bytes / self._capacity_bytes if self._capacity_bytes else None,
             "billed_gbps": self._bill(window_s, back).billed_gbps,
             "cost_per_month": per_month,

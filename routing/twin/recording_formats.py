@@ -8,10 +8,8 @@ ServeGen    csv t_s,total_rate_rps,... with a row per window, and beside it json
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from itertools import pairwise
 
 import numpy as np
 
@@ -20,7 +18,7 @@ from routing.core.model.lengths import BucketLengths, usable
 from routing.core.types import LengthHistogram
 from routing.twin.lengths import DrawnTokens
 from routing.twin.recorded import Interval, Recording
-from routing.twin.trace_rows import Fields, TraceError, read_object
+from routing.twin.trace_rows import Fields, TraceError, read_csv, read_object
 
 RATE_COLUMNS = ("t_s", "total_rate_rps")
 _EXPORT = ("at_s", "for_s", "cluster", "demand_rps", "uncached_tokens", "output_tokens")
@@ -78,13 +76,9 @@ def _histogram(line: Fields) -> LengthHistogram:
 def parse_rates(lines: Iterable[str], *, source: str) -> Recording:
     """Windows of a csv with the columns t_s and total_rate_rps; the last is as long as the one
     before it. Raises TraceError."""
-    reader = csv.reader(line for line in lines)
-    header = [name.strip() for name in next(reader, [])]
+    _, windows = read_csv(lines, source=source)
     rows: list[tuple[float, float]] = []
-    for values in reader:
-        if not values:
-            continue
-        line = Fields(dict(zip(header, values, strict=False)), source=source, line=reader.line_num)
+    for line in windows:
         at_s, rate_rps = (line.number(column, low=0) for column in RATE_COLUMNS)
         if rows and at_s <= rows[-1][0]:
             raise line.error("t_s", "must be after the row before it")

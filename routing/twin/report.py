@@ -98,7 +98,7 @@ _COLUMNS = tuple(field.name for field in fields(Finished))
 class UnderWay:
     """Requests that arrived and have not ended at the instant of a report; columns of shape (n,).
 
-    `prefill_start_s` is below 0 where prefill has not begun.
+    `prefill_start_s` is below 0, or after that instant, where prefill has not begun.
     """
 
     at_s: Array
@@ -152,6 +152,16 @@ class Report:
     def to_json(self) -> dict[str, Any]:
         plain: dict[str, Any] = to_jsonable(self)
         return plain
+
+
+def served_well(slo: Slo, *, ttft_s: Array, gen_s: Array, gaps: Array | Whole) -> Flags:
+    """Whether requests kept the SLO, shape (n,): `gen_s` from the slot to the last token, over
+    `gaps` steps."""
+    # A step that just keeps the SLO must not fail it by the last bit of an instant.
+    limit_s = gaps * (SLO_SLACK / slo.tokens_per_s) + _ROUNDING_S
+    kept = (gen_s <= limit_s) | (gaps == 0)
+    well: Flags = kept & (ttft_s <= slo.ttft_s + _ROUNDING_S)
+    return well
 
 
 class Recorder:
@@ -250,7 +260,8 @@ class Recorder:
         sided, late, series = self._sided.copy(), self._late.copy(), self._series.copy()
         if under_way is not None and len(under_way):
             self._side(under_way, sided, series)
-            series.begun(under_way.prefill_start_s[under_way.prefill_start_s >= 0.0])
+            begun_s = under_way.prefill_start_s
+            series.begun(begun_s[(begun_s >= 0.0) & (begun_s <= until_s)])
             late += self._by_site(under_way.site[under_way.at_s >= self._warmup_s])
         window_s = until_s - self._warmup_s
         refused, lost = self._not_served["refused"], self._not_served["lost"]
@@ -330,10 +341,7 @@ class Recorder:
         gen_s = rows.end_s - rows.decode_start_s
         gaps = rows.output_tokens - 1
         ttft_s = _span("TTFT", rows.at_s, rows.decode_start_s)
-        # A step that just keeps the SLO must not fail it by the last bit of an instant.
-        limit_s = gaps * (SLO_SLACK / self._slo.tokens_per_s) + _ROUNDING_S
-        kept = (gen_s <= limit_s) | (gaps == 0)
-        good = kept & (ttft_s <= self._slo.ttft_s + _ROUNDING_S)
+        good = served_well(self._slo, ttft_s=ttft_s, gen_s=gen_s, gaps=gaps)
         self._series.completed(rows.at_s, rows.end_s, ttft_s, good)
         self._ended_in_window += int(np.count_nonzero(rows.end_s >= self._warmup_s))
         if len(rows) and float(rows.at_s.min()) < self._warmup_s:

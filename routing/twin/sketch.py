@@ -2,7 +2,7 @@
 
 Values are counted in buckets that divide each octave [2^e, 2^(e+1)) into equal parts. A double
 holds e and the part in its leading bits, so the bucket of a value is a shift of its bits: no
-logarithm, and the same on every machine. The sum is kept in whole units of 2^-32 s, and whole
+logarithm, and the same on every machine. The sum is kept in whole units of 2^-40 s, and whole
 numbers add up to the same in any order: a merged sketch, or one filled in other pieces, is equal to
 the last bit.
 """
@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 _MANTISSA_BITS = 52
 _EXPONENT_BIAS = 1023
-_UNITS_PER_S = 2.0**32
-_LIMIT = 2**63
+_UNITS_PER_S = 2.0**40
+_HALF_BITS = 31
 
 
 @dataclass(frozen=True)
@@ -107,9 +107,10 @@ class Sketch:
         found = np.bincount(numbers)
         self.counts[first : first + len(found)] += found
         self.n += len(values_s)
-        units = (values_s * _UNITS_PER_S).astype(np.int64)
-        fits = len(values_s) * (int(high_s) + 1) * int(_UNITS_PER_S) < _LIMIT
-        self._units += int(units.sum()) if fits else sum(units.tolist())
+        units = np.rint(values_s * _UNITS_PER_S).astype(np.int64)
+        # In halves, so that no sum of up to 2^32 values is beyond 64 bits.
+        self._units += int((units >> _HALF_BITS).sum()) << _HALF_BITS
+        self._units += int((units & ((1 << _HALF_BITS) - 1)).sum())
         self._least_s = min(self._least_s, low_s)
         self._most_s = max(self._most_s, high_s)
 
@@ -123,7 +124,7 @@ class Sketch:
 
     @property
     def mean_s(self) -> float | None:
-        """To a quarter of a nanosecond; None of nothing."""
+        """To a picosecond; None of nothing."""
         return self._units / self.n / _UNITS_PER_S if self.n else None
 
     def quantile_s(self, q: float) -> float | None:

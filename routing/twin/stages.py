@@ -102,8 +102,7 @@ class Stages:
 
     def resume(self, now_s: float) -> None:
         """Gives what was stranded to instances, if there are some now."""
-        pools = [cluster.pool for cluster in self.clusters] + list(self.pools.values())
-        for pool in pools:
+        for pool in self._all_pools:
             if pool.stranded and len(pool):
                 rows, pool.stranded = pool.stranded, []
                 for row in rows:
@@ -123,11 +122,19 @@ class Stages:
         rows = itertools.chain.from_iterable(flows.rows for flows in self.links.values())
         return [r for r in rows if r[SITE] == cluster.index and r[DECODER] == decoder]
 
+    def forget_done(self, now_s: float) -> None:
+        """Memory does not grow with the run."""
+        for pool in self._all_pools:
+            pool.forget_done(now_s)
+
+    @property
+    def _all_pools(self) -> list[PrefillPool]:
+        return [cluster.pool for cluster in self.clusters] + list(self.pools.values())
+
     @property
     def under_way(self) -> list[Row]:
         """Everything that arrived and has not ended."""
-        pools = [cluster.pool for cluster in self.clusters] + list(self.pools.values())
-        found = {id(row): row for pool in pools for row in pool.stranded}
+        found = {id(row): row for pool in self._all_pools for row in pool.stranded}
         for cluster in self.clusters:
             found |= {id(row): row for row in cluster.decode.under_way}
         for flows in self.links.values():
@@ -153,7 +160,7 @@ class Stages:
             done += ended
 
     def _routed(self, requests: Requests) -> list[Row]:
-        """Arrivals as rows, each with its side, its prefill instance, and its link if it has one."""
+        """Arrivals as rows, each with its side, its prefill instance, and its link if any."""
         if requests.blocks is None and all(cluster.simple for cluster in self.clusters):
             return self._routed_by_length(requests)
         rows = _rows(requests, np.zeros(len(requests), dtype=np.int64))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from routing.core.scenario.tables import is_number
@@ -128,6 +129,39 @@ def read_object(line: str, *, source: str, number: int) -> Fields:
     if not isinstance(values, dict):
         raise TraceError("must be a JSON object", source=source, line=number)
     return Fields(values, source=source, line=number)
+
+
+def read_csv(
+    lines: Iterable[str], *, source: str, start: int = 1
+) -> tuple[list[str], Iterator[Fields]]:
+    """The names of the columns, and the rows. The header is line `start` of the file."""
+    reader = csv.reader(lines)
+
+    def values() -> Iterator[list[str]]:
+        try:
+            yield from reader
+        except csv.Error as exc:
+            line = start - 1 + reader.line_num
+            raise TraceError(f"is not csv: {exc}", source=source, line=line) from None
+
+    rows = values()
+    header = [name.strip() for name in next(rows, [])]
+
+    def fields() -> Iterator[Fields]:
+        for row in filter(None, rows):
+            # A quoted value may hold ends of lines, which the reader counts.
+            line = start - 1 + reader.line_num
+            if len(row) != len(header):
+                raise TraceError(
+                    f"has {len(row)} values for {len(header)} columns",
+                    source=source,
+                    line=line,
+                    field="row",
+                    value=",".join(row),
+                )
+            yield Fields(dict(zip(header, row, strict=True)), source=source, line=line)
+
+    return header, fields()
 
 
 def _short(value: Any) -> str:

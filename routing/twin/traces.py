@@ -11,7 +11,6 @@ one, because only they are reused.
 
 from __future__ import annotations
 
-import csv
 from array import array
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -24,7 +23,7 @@ from numpy.typing import NDArray
 from routing.core.model.curves import Array
 from routing.twin import trace_formats as formats
 from routing.twin.requests import Blocks
-from routing.twin.trace_rows import Fields, Row, TraceError, read_object
+from routing.twin.trace_rows import Row, TraceError, read_csv, read_object
 
 Numbered = Iterable[tuple[int, str]]
 _SESSION_BLOCK_TOKENS = 512
@@ -95,7 +94,7 @@ def parse_trace(lines: Iterable[str], *, source: str, block_tokens: int | None =
     rest = chain([(start[0], first)], numbered)
     if first.lstrip().startswith("{"):
         return _of_objects(rest, source, block_tokens)
-    return _columns(_csv_rows(rest, source), source)
+    return _columns(_csv_rows(rest, source, start[0]), source)
 
 
 def _of_objects(numbered: Numbered, source: str, block_tokens: int | None) -> Trace:
@@ -126,27 +125,18 @@ def _of_objects(numbered: Numbered, source: str, block_tokens: int | None) -> Tr
     )
 
 
-def _csv_rows(numbered: Numbered, source: str) -> Iterator[Row | None]:
-    numbered = iter(numbered)
-    number, first = next(numbered)
-    # A quoted field may hold line ends; the reader counts them.
-    reader = csv.reader(chain([first], (line for _, line in numbered)))
-    above = number - 1
-    header = [name.strip() for name in next(reader)]
+def _csv_rows(numbered: Numbered, source: str, start: int) -> Iterator[Row | None]:
+    header, lines = read_csv((line for _, line in numbered), source=source, start=start)
     read = next((read for known, read in formats.CSV.items() if set(known) <= set(header)), None)
     if read is None:
         raise TraceError(
             "needs the columns " + " or ".join(",".join(known) for known in formats.CSV),
             source=source,
-            line=number,
+            line=start,
             field="header",
             value=",".join(header),
         )
-    for values in reader:
-        if values:
-            # A row that is too short lacks its last fields, and says so where they are read.
-            fields = dict(zip(header, values, strict=False))
-            yield read(Fields(fields, source=source, line=above + reader.line_num))
+    return map(read, lines)
 
 
 def _columns(rows: Iterable[Row | None], source: str, *, block_tokens: int | None = None) -> Trace:

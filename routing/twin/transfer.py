@@ -1,8 +1,8 @@
 """One directed link: KV that leaves while it is computed, shared max-min fairly.
 
-A prefill of P seconds releases its s bytes layer by layer, n times s / n. The model is fluid but for
-the last layer: nothing in [0, P / n), s / P bytes a second from there to P, and s / n at once at P.
-Alone on a link of r bytes/s, the last byte then leaves at
+A prefill of P seconds releases its s bytes layer by layer, n times s / n. The model is fluid but
+for the last layer: nothing in [0, P / n), s / P bytes a second from there to P, and s / n at once
+at P. Alone on a link of r bytes/s, the last byte then leaves at
 
     max(P + s / (n r),  P / n + s / r)           = max(P, s / r) + tail
 
@@ -141,7 +141,7 @@ class LinkFlows:
         self.send((row,))
 
     def expected_s(self, size_bytes: float) -> float:
-        """Seconds that bytes would take that are all there now; infinite over a link that is down."""
+        """Seconds for bytes that are all there now; infinite over a link that is down."""
         n_waiting = len(self._lagging) + len(self._draining)
         rate = min(
             self.path.cap_bytes_per_s,
@@ -170,98 +170,98 @@ class LinkFlows:
         READY of a row is that arrival, half a round trip after it left, so maybe later than
         `until_s`.
         """
-        due, ends, easy = self._due, self._ends, self._easy
-        lagging, draining = self._lagging, self._draining
+        due, ends, lagging, draining = self._due, self._ends, self._lagging, self._draining
         due.sort()
         arrived: list[Row] = []
-        path, layers = self.path, self._layers
-        capacity, cap, half_rtt_s = (
-            path.capacity_bytes_per_s,
-            path.cap_bytes_per_s,
-            path.rtt_s / 2.0,
-        )
-        now_s, v, sent, n_due, count = self._now_s, self._v, self.sent_bytes, 0, self._count
-        due_s = due[0][0] if due else math.inf
-        end_s = ends[0][0] if ends else math.inf
+        half_rtt_s = self.path.rtt_s / 2.0
+        now_s, n_due = self._now_s, 0
         while True:
-            n_waiting = len(lagging) + len(draining)
-            if n_waiting:
-                fair = (capacity - self._easy_rate) / n_waiting
-                if fair > cap:
-                    fair = cap
-                if self._most_rate > fair:
-                    self._limit(capacity, cap)
-                    n_waiting = len(lagging) + len(draining)
-                    fair = min(cap, (capacity - self._easy_rate) / n_waiting)
-            elif self._easy_rate > capacity or self._most_rate > cap:
-                self._limit(capacity, cap)
-                n_waiting = len(lagging)
-                fair = min(cap, (capacity - self._easy_rate) / n_waiting) if n_waiting else 0.0
-            else:
-                fair = v = 0.0
-            next_s = due_s if due_s < end_s else end_s
-            if until_s < next_s:
-                next_s = until_s
-            drains: bool = False
-            if draining and fair > 0.0:
-                drain_s = now_s + (draining[0][0] - v) / fair
-                if drain_s <= next_s:
-                    next_s, drains = drain_s, True
-            catching: _Flow | None = None
-            if lagging:
-                for flow in lagging:
-                    if flow.rate < fair:
-                        catch_s = now_s + flow.waiting / (fair - flow.rate)
-                        if catch_s < next_s:
-                            next_s, drains, catching = catch_s, False, flow
+            n_waiting, fair = self._share()
+            due_s = due[n_due][0] if n_due < len(due) else math.inf
+            end_s = ends[0][0] if ends else math.inf
+            next_s = min(due_s, end_s, until_s)
+            drain_s = now_s + (draining[0][0] - self._v) / fair if draining and fair else math.inf
+            catching, catch_s = self._soonest_caught(now_s, fair) if lagging else (None, math.inf)
+            if drain_s <= next_s or catch_s < next_s:
+                next_s = min(drain_s, catch_s)
             elapsed_s = next_s - now_s
             if elapsed_s > 0.0:
-                sent += (self._easy_rate + fair * n_waiting) * elapsed_s
-                v += fair * elapsed_s
-                for flow in lagging:
-                    flow.waiting += (flow.rate - fair) * elapsed_s
+                self._pass(elapsed_s, n_waiting, fair)
                 now_s = next_s
-            if drains:
-                v, _, row = heappop(draining)
+            if drain_s <= next_s:
+                self._v, _, row = heappop(draining)
                 row[READY] = now_s + half_rtt_s
                 if row[AT] != UNSET:
                     arrived.append(row)
-            elif catching is not None:
+            elif catching is not None and catch_s <= next_s:
                 catching.waiting = 0.0
                 lagging.remove(catching)
                 self._add_easy(catching)
             elif end_s <= next_s:
-                flow = heappop(ends)[2]
-                end_s = ends[0][0] if ends else math.inf
-                if flow in easy:
-                    del easy[flow]
-                    self._easy_rate = self._easy_rate - flow.rate if easy else 0.0
-                    if not easy:
-                        self._most_rate = 0.0
-                else:
-                    lagging.remove(flow)
-                count += 1
-                heappush(draining, (v + flow.waiting + flow.last_bytes, count, flow.row))
-            elif due_s <= next_s and next_s < until_s:
-                row = due[n_due][2]
+                self._released()
+            elif due_s <= next_s < until_s:
+                self._begun(due[n_due][2])
                 n_due += 1
-                due_s = due[n_due][0] if n_due < len(due) else math.inf
-                size = row[BYTES]
-                seconds = row[END] - row[START]
-                count += 1
-                if layers > 1 and seconds > 0.0:
-                    rate, last = size / seconds, size / layers
-                    flow = _Flow(row, rate, last)
-                    self._add_easy(flow)
-                    heappush(ends, (row[END], count, flow))
-                    end_s = ends[0][0]
-                else:
-                    heappush(draining, (v + size, count, row))
             else:
                 break
         del due[:n_due]
-        self._now_s, self._v, self.sent_bytes, self._count = now_s, v, sent, count
+        self._now_s = now_s
         return arrived
+
+    def _share(self) -> tuple[int, float]:
+        """How many flows have bytes waiting, and what rate each of them gets now."""
+        n_waiting = len(self._lagging) + len(self._draining)
+        capacity, cap = self.path.capacity_bytes_per_s, self.path.cap_bytes_per_s
+        if not n_waiting:
+            if self._easy_rate <= capacity and self._most_rate <= cap:
+                self._v = 0.0
+                return 0, 0.0
+            self._limit(capacity, cap)
+        else:
+            fair = self._fair_rate(n_waiting)
+            if self._most_rate <= fair:
+                return n_waiting, fair
+            self._limit(capacity, cap)
+        n_waiting = len(self._lagging) + len(self._draining)
+        return n_waiting, self._fair_rate(n_waiting) if n_waiting else 0.0
+
+    def _soonest_caught(self, now_s: float, fair: float) -> tuple[_Flow | None, float]:
+        """The flow that has first sent all it released so far, if rates stay as they are."""
+        found, first_s = None, math.inf
+        for flow in self._lagging:
+            if flow.rate < fair:
+                at_s = now_s + flow.waiting / (fair - flow.rate)
+                if at_s < first_s:
+                    found, first_s = flow, at_s
+        return found, first_s
+
+    def _pass(self, elapsed_s: float, n_waiting: int, fair: float) -> None:
+        self.sent_bytes += (self._easy_rate + fair * n_waiting) * elapsed_s
+        self._v += fair * elapsed_s
+        for flow in self._lagging:
+            flow.waiting += (flow.rate - fair) * elapsed_s
+
+    def _begun(self, row: Row) -> None:
+        """A transfer has its first layer, or all of it where no prefill takes time."""
+        size, seconds = row[BYTES], row[END] - row[START]
+        self._count += 1
+        if self._layers > 1 and seconds > 0.0:
+            flow = _Flow(row, size / seconds, size / self._layers)
+            self._add_easy(flow)
+            heappush(self._ends, (row[END], self._count, flow))
+        else:
+            heappush(self._draining, (self._v + size, self._count, row))
+
+    def _released(self) -> None:
+        """A prefill has ended: the last layer joins what waits of it."""
+        flow = heappop(self._ends)[2]
+        if flow in self._easy:
+            self._take_easy(flow)
+        else:
+            self._lagging.remove(flow)
+        self._count += 1
+        last_v = self._v + flow.waiting + flow.last_bytes
+        heappush(self._draining, (last_v, self._count, flow.row))
 
     def _add_easy(self, flow: _Flow) -> None:
         self._easy[flow] = None
@@ -269,9 +269,17 @@ class LinkFlows:
         if flow.rate > self._most_rate:
             self._most_rate = flow.rate
 
+    def _take_easy(self, flow: _Flow) -> None:
+        del self._easy[flow]
+        # With nobody left the sum is nothing, whatever rounding says.
+        self._easy_rate = self._easy_rate - flow.rate if self._easy else 0.0
+        if not self._easy:
+            self._most_rate = 0.0
+
     def _fair_rate(self, n_waiting: int) -> float:
-        free = self.path.capacity_bytes_per_s - self._easy_rate
-        return min(self.path.cap_bytes_per_s, free / n_waiting)
+        fair = (self.path.capacity_bytes_per_s - self._easy_rate) / n_waiting
+        cap = self.path.cap_bytes_per_s
+        return fair if fair < cap else cap
 
     def _limit(self, capacity: float, cap: float) -> None:
         """Of the flows that send all they release, those above their fair rate lag from now on,
@@ -287,7 +295,6 @@ class LinkFlows:
                 self._most_rate = rate
                 return
             flow = quickest.pop()
-            del self._easy[flow]
-            self._easy_rate = self._easy_rate - rate if self._easy else 0.0
+            self._take_easy(flow)
             self._lagging.append(flow)
             n_waiting += 1

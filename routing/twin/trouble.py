@@ -1,8 +1,12 @@
-"""Faults that happen to a run's stages, and the end of each."""
+"""Faults that happen to a run's stages, and the end of each.
+
+What will happen is methods of plain objects: the oracle copies a fleet with all that is to come.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 
 from routing.core.scenario.document import Scenario
 from routing.twin.faults import (
@@ -36,7 +40,7 @@ class Trouble:
         """Everything that happens to links and instances, and when; not in order."""
         for link in self._links.values():
             for at_s, gbps in link.facts.get("schedule", ()):
-                yield at_s, self._capacity(link.id, gbps)
+                yield at_s, partial(self._carry, link.id, gbps)
         for fault in faults:
             begin, end = self._both(fault)
             yield fault.at_s, begin
@@ -45,66 +49,70 @@ class Trouble:
     def _both(self, fault: Fault) -> tuple[Act, Act]:
         match fault:
             case LinkCapacity(link=link, gbps=gbps):
-                return self._capacity(link, gbps), self._capacity(link, self._links[link].gbps)
+                described = self._links[link].gbps
+                return partial(self._carry, link, gbps), partial(self._carry, link, described)
             case LinkLoss(link=link, loss_ratio=ratio):
-                return self._loss(link, ratio), self._loss(link, self.loss_ratio[link])
+                described = self.loss_ratio[link]
+                return partial(self._spoil, link, ratio), partial(self._spoil, link, described)
             case AgentSilent(cluster=name):
-                return (
-                    lambda now_s: self.silent.add(name),
-                    lambda now_s: self.silent.discard(name),
-                )
+                return partial(self._hush, name), partial(self._unhush, name)
             case ClusterDown(cluster=name):
-                return self._down(name, {"prefill": None, "decode": None})
+                outage = _Outage(self._stages, name, {"prefill": None, "decode": None})
+                return outage.begin, outage.end
             case InstancesDown(cluster=name, role=role, instances=n):
-                return self._down(name, {role: n})
+                outage = _Outage(self._stages, name, {role: n})
+                return outage.begin, outage.end
 
-    def _capacity(self, link: str, gbps: float) -> Act:
-        def act(now_s: float) -> None:
-            self.gbps[link] = gbps
-            self._set_path(link)
+    def _carry(self, link: str, gbps: float, now_s: float) -> None:
+        self.gbps[link] = gbps
+        self._set_path(link)
 
-        return act
+    def _spoil(self, link: str, loss_ratio: float, now_s: float) -> None:
+        self.loss_ratio[link] = loss_ratio
+        self._set_path(link)
 
-    def _loss(self, link: str, ratio: float) -> Act:
-        def act(now_s: float) -> None:
-            self.loss_ratio[link] = ratio
-            self._set_path(link)
+    def _hush(self, cluster: str, now_s: float) -> None:
+        self.silent.add(cluster)
 
-        return act
+    def _unhush(self, cluster: str, now_s: float) -> None:
+        self.silent.discard(cluster)
 
     def _set_path(self, link: str) -> None:
         path = Path.of(self._links[link], gbps=self.gbps[link], loss=self.loss_ratio[link])
         self._stages.links[link].path = path
 
-    def _down(self, name: str, wanted: Mapping[str, int | None]) -> tuple[Act, Act]:
-        """So many instances by role, None for all, lost and back again."""
-        n_lost = {"prefill": 0, "decode": 0}
-        cluster = next((c for c in self._stages.clusters if c.name == name), None)
-        pool = self._stages.pools[name] if cluster is None else cluster.pool
 
-        def begin(now_s: float) -> None:
-            rows: list[Row] = []
-            if "prefill" in wanted:
-                n_lost["prefill"] = _at_most(wanted["prefill"], len(pool))
-                for _ in range(n_lost["prefill"]):
-                    rows += pool.fail(now_s)
-            if cluster is not None and "decode" in wanted:
-                n_lost["decode"] = _at_most(wanted["decode"], len(cluster.decode))
-                for _ in range(n_lost["decode"]):
-                    decoder, lost = cluster.decode.fail(now_s)
-                    rows += lost + self._stages.sent_to(cluster, decoder)
-            self._stages.lose(rows)
-            self._stages.again(rows, now_s)
+class _Outage:
+    """So many instances of a cluster by role, None for all, lost at `begin` and back at `end`."""
 
-        def end(now_s: float) -> None:
+    def __init__(self, stages: Stages, name: str, wanted: Mapping[str, int | None]) -> None:
+        self._stages, self._wanted = stages, wanted
+        self._cluster = next((c for c in stages.clusters if c.name == name), None)
+        self._pool = stages.pools[name] if self._cluster is None else self._cluster.pool
+        self._n_lost = {"prefill": 0, "decode": 0}
+
+    def begin(self, now_s: float) -> None:
+        wanted, cluster, n_lost = self._wanted, self._cluster, self._n_lost
+        rows: list[Row] = []
+        if "prefill" in wanted:
+            n_lost["prefill"] = _at_most(wanted["prefill"], len(self._pool))
             for _ in range(n_lost["prefill"]):
-                pool.add(now_s)
-            if cluster is not None:
-                for _ in range(n_lost["decode"]):
-                    cluster.decode.add(now_s)
-            self._stages.resume(now_s)
+                rows += self._pool.fail(now_s)
+        if cluster is not None and "decode" in wanted:
+            n_lost["decode"] = _at_most(wanted["decode"], len(cluster.decode))
+            for _ in range(n_lost["decode"]):
+                decoder, lost = cluster.decode.fail(now_s)
+                rows += lost + self._stages.sent_to(cluster, decoder)
+        self._stages.lose(rows)
+        self._stages.again(rows, now_s)
 
-        return begin, end
+    def end(self, now_s: float) -> None:
+        for _ in range(self._n_lost["prefill"]):
+            self._pool.add(now_s)
+        if self._cluster is not None:
+            for _ in range(self._n_lost["decode"]):
+                self._cluster.decode.add(now_s)
+        self._stages.resume(now_s)
 
 
 def _at_most(n: int | None, there: int) -> int:

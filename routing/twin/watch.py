@@ -47,7 +47,8 @@ SILENT_AFTER_S, SILENT_KEPT_S = 15.0, 60.0
 MAX_RETRANSMIT_RATIO, FULL_BACKLOG_S, BUFFER_S = 0.04, 4.0, 0.2
 """A link that is the limit: how much more is sent again once so many seconds of bytes wait, and the
 deepest queue of the path itself, which is all that its round trip grows by."""
-_EDGES = tuple(float(edge) for edge in TOKEN_EDGES)
+_EDGES = histograms.finer(tuple(float(edge) for edge in TOKEN_EDGES))
+"""As fine as the core reads lengths: gates count the same requests on the coarser ones."""
 
 
 @dataclass(frozen=True)

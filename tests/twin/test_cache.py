@@ -163,8 +163,9 @@ def test_clear_leaves_nothing() -> None:
     held = filled("aaaa", "aabb", ids=ids, capacity_blocks=6)
     held.clear()
     assert (len(held), held.match(chained("aaaa", ids), at_s=0.0)) == (0, (0, 0))
-    held.insert(chained("aaaa", ids), ready_s=0.0)
-    assert (len(held), held.match(chained("aaaa", ids), at_s=0.0)) == (4, (4, 4))
+    for text in ("aaaa", "bbbb"):
+        held.insert(chained(text, ids), ready_s=0.0)
+    assert (len(held), held.match(chained("aaaa", ids), at_s=0.0)) == (6, (2, 0))
 
 
 @settings(max_examples=100, deadline=None)

@@ -107,7 +107,8 @@ def test_stages_add_up_to_the_time_to_first_token() -> None:
         pytest.param(One(queue_s=9.01), False, id="queueing counts"),
         pytest.param(One(transfer_s=9.01), False, id="so does the link"),
         pytest.param(One(step_s=0.0255), True, id="the very step, slack and all"),
-        pytest.param(One(at_s=0.1, step_s=0.0255, output_tokens=7), True, id="to the last bit"),
+        pytest.param(One(at_s=12.7, step_s=0.0255, output_tokens=7), True, id="to the last bit"),
+        pytest.param(One(at_s=6.1, prefill_s=9.0, wait_s=1.0), True, id="of a TTFT as well"),
         pytest.param(One(step_s=0.0256), False, id="too slow a step"),
         pytest.param(One(step_s=9.0, output_tokens=2), False, id="one slow gap"),
         pytest.param(One(output_tokens=1), True, id="one token has no gap"),
@@ -159,12 +160,22 @@ def test_a_backlog_is_neither_completed_nor_good() -> None:
 def test_what_ends_after_the_run_is_unfinished() -> None:
     report = reported([One(), One(at_s=98.5)], until_s=100.0)
     assert (report.completed, report.unfinished) == (2, 0)
-    found = recorder(until_s=100.0)
-    found.add(finished([One(), One(at_s=98.5), One(at_s=99.0, queue_s=5.0)]))
+    found = recorder(until_s=100.0, warmup_s=0.5)
+    early = One(prefill_s=200.0)
+    found.add(finished([early, One(at_s=1.0), One(at_s=98.5), One(at_s=99.0, queue_s=5.0)]))
     report = found.report(100.0)
     assert (report.requests, report.completed, report.unfinished) == (3, 1, 2)
     assert report.ttft_s["mean"] == 1.0
     assert report.series["completed"] == [1, 0]
+    # Of the 40 s of the second row one waited for the last.
+    assert report.series["waiting"] == [0.0, 1 / 40]
+
+
+def test_an_only_token_has_no_gap_whatever_its_decode_takes() -> None:
+    found = recorder()
+    found.add(replace(finished([One(output_tokens=1)]), end_s=np.array([2.0])))
+    report = found.report(10.0)
+    assert (report.good, report.inter_token_s["mean"]) == (1, None)
 
 
 def test_sides_by_reason_and_site() -> None:
@@ -218,9 +229,9 @@ def test_rows_by_minute() -> None:
 
 
 def test_a_backlog_waits_to_the_end_of_the_rows() -> None:
-    """From 30 s on one waits, from 60 s on two, from 90 s on one."""
+    """From 30 s on one waits, from 60 s on two, from 90 s on one; the last one will at the end."""
     found = recorder()
-    series = found.report(150.0, under_way([30.0, 60.0], [90.0, -1.0])).series
+    series = found.report(150.0, under_way([30.0, 60.0, 150.0], [90.0, -1.0, 160.0])).series
     assert series["waiting"] == [0.5, 1.5, 1.0]
     assert found.report(150.0).series["waiting"] == [0.0, 0.0, 0.0]
 
@@ -244,7 +255,9 @@ def test_a_run_of_days_has_rows_of_several_minutes() -> None:
     """36 h and a second: more than 1,440 minutes, so rows of two, and nothing is lost."""
     found = recorder(links=(Link("prfaas", "pd", 10.0, None, {}),))
     found.link("prfaas->pd", 0.0, 100.0, 3e9, 1e11)
-    found.add(finished([One(at_s=90.0, queue_s=60.0), One(at_s=36 * 3600.0)]))
+    found.add(finished([One(at_s=90.0, queue_s=60.0)]))
+    assert found.report(100.0).series["row_s"] == 60.0
+    found.add(finished([One(at_s=36 * 3600.0)]))
     series = found.report(36 * 3600.0 + 60.0).series
     assert (series["row_s"], len(series["at_s"])) == (120.0, 1081)
     assert (series["arrivals"][0], series["arrivals"][1080], sum(series["arrivals"])) == (1, 1, 2)

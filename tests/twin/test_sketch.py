@@ -38,7 +38,7 @@ def test_a_quantile_is_within_a_thousandth_of_numpys(values: list[float], q: flo
 def test_the_mean_is_that_of_the_values(values: list[float]) -> None:
     mean_s = sketch_of(values).mean_s
     assert mean_s is not None
-    assert abs(mean_s - math.fsum(values) / len(values)) <= 2.0**-32
+    assert abs(mean_s - math.fsum(values) / len(values)) <= 2.0**-41 + 1e-15 * mean_s
 
 
 @given(DURATIONS, st.integers(0, 300), st.randoms(use_true_random=False))
@@ -58,7 +58,7 @@ def test_pieces_order_and_merging_change_no_bit(
     [
         pytest.param([0.0, 0.0], (0.0, 0.0, 0.0, 0.0), id="zeros are zero"),
         pytest.param([-0.0], (0.0, 0.0, 0.0, 0.0), id="so is a negative zero"),
-        pytest.param([1e-9], (2.0**-30, 1e-9, 1e-9, 1e-9), id="less than a bucket, but not zero"),
+        pytest.param([1e-9], (1e-9,) * 4, id="less than a bucket, but not zero"),
         pytest.param([3.0], (3.0, 3.0, 3.0, 3.0), id="one value is exact"),
         pytest.param([LONGEST_S], (LONGEST_S,) * 4, id="the longest"),
     ],
@@ -79,7 +79,7 @@ def test_zeros_are_kept_apart() -> None:
 
 
 def test_a_sum_beyond_64_bits() -> None:
-    """2^13 times half of the longest is 2^34 s, in units of 2^-32 s: 2^66 of them."""
+    """2^13 times half of the longest is 2^34 s, in units of 2^-40 s: 2^74 of them."""
     sketch = sketch_of([LONGEST_S / 2.0] * 2**13)
     assert sketch.mean_s == LONGEST_S / 2.0
 

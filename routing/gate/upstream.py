@@ -11,10 +11,10 @@ from multidict import CIMultiDict
 from yarl import URL
 
 from routing.core.placement.rule import Side
+from routing.core.placement.wait import Pending, Wait
 from routing.gate.config import UpstreamConfig
 from routing.gate.health import Health, State
 from routing.gate.prefix import Chain, PrefixIndex, Ticket
-from routing.gate.wait import Pending, Wait
 
 MOVE_HEADER = "X-PrfaaS-Move"
 MOVED_HEADER = "X-PrfaaS-Moved-Tokens"

@@ -31,6 +31,8 @@ class DecodeSlots:
         """What has a slot, or will have, by the time of its last token."""
         self._homeless: list[tuple[int, Row]] = []
         """Events that came while no instance takes anything."""
+        self.begun: list[tuple[float, int, Row]] | None = None
+        """Where it is a list: what got a slot, or will, by when; a heap for others to take from."""
         self._count = 0
         self._given_s = 0.0
         """Slot seconds given out so far."""
@@ -58,7 +60,7 @@ class DecodeSlots:
     def run(self, until_s: float) -> list[Row]:
         """On to `until_s`; the rows whose last token is out: SLOT and DONE are filled."""
         events, ends, loads, slots = self._events, self._ends, self._loads, self._slots
-        step_s, given_s, n = self._step_s, 0.0, 0
+        step_s, begun, given_s, n = self._step_s, self.begun, 0.0, 0
         events.sort()
         done: list[Row] = []
         for time_s, number, row in events:
@@ -94,6 +96,8 @@ class DecodeSlots:
             end_s = start_s + held_s
             heapreplace(free, end_s)
             row[SLOT], row[DONE] = start_s, end_s
+            if begun is not None:
+                heappush(begun, (start_s, number, row))
             heappush(ends, (end_s, number, row))
         del events[:n]
         while ends and ends[0][0] <= until_s:
@@ -160,3 +164,6 @@ class DecodeSlots:
         """Drops what was told of rows, by `id`, that begin anew."""
         self._events = [event for event in self._events if id(event[2]) not in lost]
         self._homeless = [each for each in self._homeless if id(each[1]) not in lost]
+        if self.begun is not None:
+            self.begun = [each for each in self.begun if id(each[2]) not in lost]
+            heapify(self.begun)

@@ -7,8 +7,9 @@ uncached > t, that comparison is made here for many requests at once; tests hold
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from heapq import heappop
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,11 +19,12 @@ from routing.core.model.profiles import PrefillProfile
 from routing.core.placement import rule as placement
 from routing.core.placement import sides
 from routing.core.placement.rule import Prefixes, Rule, Side, WeightedTurns
+from routing.core.placement.wait import Pending, Wait
 from routing.core.types import ClusterPlan
 from routing.twin.decode import DecodeSlots
 from routing.twin.prefill import PrefillPool
 from routing.twin.requests import Blocks
-from routing.twin.row import BYTES, GIVEN, LINK, PROMPT, REASON, UNCACHED, Row
+from routing.twin.row import BYTES, COMPUTED, GIVEN, LINK, PROMPT, REASON, UNCACHED, Row
 from routing.twin.transfer import LinkFlows
 
 Whole = NDArray[np.int64]
@@ -74,8 +76,15 @@ class PdCluster:
         self.remotes = dict(remotes)
         self.n_remote = 0
         """Requests in flight that went remote."""
+        self.simple = False
+        """Whether `split` says all there is to say at the moment."""
+        self._admissible: list[str] = []
+        self._local_up = False
         self._kv, self._holds_prefix = kv, holds_prefix
         self._turns = WeightedTurns()
+        self._waits: dict[str, Wait] = {}
+        self._pending: dict[int, tuple[Wait, Pending]] = {}
+        """What the gate has sent and got no first byte of, by `id` of its row."""
         self.adopt(plan)
 
     def adopt(self, plan: ClusterPlan) -> None:
@@ -88,33 +97,51 @@ class PdCluster:
         self._short = _INDEX[sides.ALWAYS_LOCAL if rule.mode == "always_local" else sides.SHORT]
         self._no_remote = _INDEX[sides.REMOTE_DOWN if self._weighted() else sides.NO_REMOTE]
         low, high = rule.band or (0, 0)
-        self.plain = (
+        self._plain = (
             low == high and rule.cache_mode == "scarce" and rule.max_remote_in_flight is None
         )
         """Whether lengths alone decide: no band, no limit, no prefix that moves."""
+        if low < high and self.decode.begun is None:
+            self.decode.begun = []
+        self.look()
 
     def _weighted(self) -> list[str]:
         return [name for name in self._rule.remote if name in self.remotes]
 
-    @property
-    def admissible(self) -> list[str]:
-        weighted = self._weighted()
-        return [name for name in weighted if self.remotes[name].admits]
-
-    @property
-    def local_up(self) -> bool:
-        return len(self.pool) > 0
-
-    @property
-    def simple(self) -> bool:
-        """Whether `split` says all there is to say at the moment."""
+    def look(self) -> None:
+        """Sees who can take requests now, which changes only where time is cut."""
+        self._admissible = [name for name in self._weighted() if self.remotes[name].admits]
+        self._local_up = len(self.pool) > 0
         wants_local = self.plan.mode != "always_remote"
-        return self.plain and (self.local_up if wants_local else bool(self.admissible))
+        up = self._local_up if wants_local else bool(self._admissible)
+        self.simple = self._plain and up
 
     @property
     def counts_remote(self) -> bool:
         """Whether somebody asks for `n_remote`."""
         return self._rule.max_remote_in_flight is not None
+
+    @property
+    def listens(self) -> bool:
+        """Whether the gate goes by what it hears of its own requests, so that each counts."""
+        return self.decode.begun is not None
+
+    def hear(self, now_s: float) -> None:
+        """First bytes until now."""
+        begun = self.decode.begun
+        while begun and begun[0][0] <= now_s:
+            at_s, _, row = heappop(begun)
+            sent = self._pending.pop(id(row), None)
+            if sent is not None:
+                sent[0].first_byte(sent[1], now_s=at_s)
+
+    def forget(self, lost: Collection[int]) -> None:
+        """Requests, by `id` of their rows, that will be sent anew."""
+        self.decode.forget(lost)
+        for row in lost:
+            sent = self._pending.pop(row, None)
+            if sent is not None:
+                sent[0].gone(sent[1])
 
     def split(self, uncached_tokens: Whole) -> tuple[NDArray[np.bool_], Whole]:
         """Of many requests, shape (n,): which go remote, and the index of each reason.
@@ -122,7 +149,7 @@ class PdCluster:
         Where it is `simple`.
         """
         wanted: NDArray[np.bool_] = uncached_tokens > self._above
-        if self.admissible:
+        if self._admissible:
             return wanted, np.where(wanted, self._long, self._short)
         return np.zeros_like(wanted), np.where(wanted, self._no_remote, self._short)
 
@@ -130,7 +157,7 @@ class PdCluster:
         """Requests that go remote, by whom: for each PrfaaS cluster that takes some, which."""
         if not wants.any():
             return []
-        admissible = self.admissible
+        admissible = self._admissible
         if len(admissible) == 1:
             return [(self.remotes[admissible[0]], wants)]
         found: dict[str, NDArray[np.bool_]] = {}
@@ -153,25 +180,28 @@ class PdCluster:
         where no instance is left to take it: it is `stranded` until one comes."""
         remote, moved_tokens = self._route(row, blocks)
         pool = self.pool if remote is None else remote.pool
-        if not len(pool):
+        if pool.is_empty:
             pool.stranded.append(row)
             return False
         pool.take_one(row, blocks, moved_tokens=moved_tokens)
+        if self.listens:
+            wait = self._wait("" if remote is None else remote.name)
+            pending = wait.sent(tokens=row[COMPUTED], now_s=row[GIVEN])
+            self._pending[id(row)] = (wait, pending)
         if remote is not None:
             row[LINK] = remote.link
-            held = self.pool.held_tokens(blocks, row[GIVEN]) if self._holds_prefix else 0
-            row[BYTES] = float(self._kv.curve.at(row[PROMPT] - held))
+            held = self.pool.held_tokens(row, blocks) if self._holds_prefix else 0
+            row[BYTES] = self._kv.curve.at(row[PROMPT] - held)
             remote.flows.send((row,))
             self.n_remote += self.counts_remote
         return True
 
     def _route(self, row: Row, blocks: Blocks) -> tuple[Remote | None, int]:
         """The PrfaaS cluster, None for local; the tokens of prefix that moved there first."""
-        given_s, total = row[GIVEN], row[PROMPT]
-        held = self.pool.held_tokens(blocks, given_s)
-        admissible = self.admissible
+        held = self.pool.held_tokens(row, blocks)
+        admissible = self._admissible
         if self.simple:
-            uncached = row[UNCACHED] = total - held
+            uncached = row[UNCACHED] = row[PROMPT] - held
             if uncached <= self._above:
                 row[REASON] = self._short
                 return None, 0
@@ -187,7 +217,7 @@ class PdCluster:
     ) -> tuple[Remote | None, int]:
         given_s, total = row[GIVEN], row[PROMPT]
         remote = self.pick(admissible) if admissible else None
-        held_there = 0 if remote is None else remote.pool.held_tokens(blocks, given_s)
+        held_there = 0 if remote is None else remote.pool.held_tokens(row, blocks)
         back = remote is not None and remote.back is not None
         judged = placement.judge(
             self._rule,
@@ -203,12 +233,11 @@ class PdCluster:
         )
         waits_s: dict[Side, float | None] = {}
         if self._rule.in_band(judged.uncached_tokens) and remote is not None:
-            waits_s["local"] = self.pool.expected_s(total - held, held, given_s)
-            size = float(self._kv.curve.at(total - (held if self._holds_prefix else 0)))
-            waits_s["remote"] = max(
-                remote.pool.expected_s(total - held_there, held_there, given_s),
-                remote.flows.expected_s(size),
-            )
+            left = judged.compute_tokens
+            waits_s = {
+                "local": self._wait("").expected_s(tokens=left["local"], now_s=given_s),
+                "remote": self._wait(remote.name).expected_s(tokens=left["remote"], now_s=given_s),
+            }
         chosen = placement.route(
             self._rule,
             placement.Situation(
@@ -216,7 +245,7 @@ class PdCluster:
                 remotes=self._weighted(),
                 admissible=admissible,
                 remote_in_flight=self.n_remote,
-                local_up=self.local_up,
+                local_up=self._local_up,
                 waits_s=waits_s,
             ),
         )
@@ -228,6 +257,10 @@ class PdCluster:
             elif remote.back is not None:
                 moved = self._move(row, held - held_there, remote.back) and held
         return (remote if chosen.side == "remote" else None), moved
+
+    def _wait(self, side: str) -> Wait:
+        """What the gate has heard of local (empty) or of a PrfaaS cluster."""
+        return self._waits.setdefault(side, Wait())
 
     def _move(self, row: Row, tokens: int, flows: LinkFlows) -> bool:
         """Sends a prefix over; the request waits for it. How long is told by the share of the link

@@ -38,7 +38,7 @@ class PrefillPool:
         block_tokens: int = 1,
         keeps_rows: bool = False,
     ) -> None:
-        self._profile, self._block_tokens = profile, block_tokens
+        self._curve, self._pair_s, self._block_tokens = profile.curve, profile.pair_s, block_tokens
         self._new_cache = new_cache
         self._own_caches = new_cache is not None and not shared_cache
         n_caches = 0 if new_cache is None else 1 if shared_cache else n
@@ -57,6 +57,11 @@ class PrefillPool:
     def __len__(self) -> int:
         """Instances that take requests."""
         return sum(1 for free_s in self._free_s if free_s < math.inf)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nobody takes requests."""
+        return not self._free_s or min(self._free_s) == math.inf
 
     def take(self, rows: Sequence[Row], service_s: Sequence[float]) -> None:
         """Gives rows, in order of GIVEN, to their instances; fills START and END of each."""
@@ -81,20 +86,25 @@ class PrefillPool:
         given_s, prompt, size = row[GIVEN], row[PROMPT], self._block_tokens
         most = (prompt - 1) // size  # the last token is computed, its logits start the answer
         i = self._soonest(prompt, blocks, given_s, most)
-        start_s = max(given_s, self._free_s[i])
-        cached = min(moved_tokens, most * size)
-        if self._caches and blocks:
-            cache = self._caches[i if self._own_caches else 0]
-            cached = max(cached, cache.match(blocks, at_s=start_s, most=most)[1] * size)
-        row[COMPUTED] = prompt - cached
-        seconds = self._seconds(prompt - cached, cached)
+        start_s = self._free_s[i]
         if start_s > given_s:
             self._starts.append(start_s)
-        row[START] = start_s
-        row[END] = self._free_s[i] = start_s + seconds
-        self._given_s += seconds
+        else:
+            start_s = given_s
+        cached = min(moved_tokens, most * size)
+        cache = None
         if self._caches and blocks:
-            cache.insert(blocks, ready_s=row[END])
+            cache = self._caches[i if self._own_caches else 0]
+            held = cache.match(blocks, at_s=start_s, most=most)[1] * size
+            if held > cached:
+                cached = held
+        row[COMPUTED] = prompt - cached
+        seconds = self._seconds(prompt - cached, cached)
+        row[START] = start_s
+        end_s = row[END] = self._free_s[i] = start_s + seconds
+        self._given_s += seconds
+        if cache is not None:
+            cache.insert(blocks, ready_s=end_s)
         if self._rows is not None:
             self._rows[i].append(row)
 
@@ -114,17 +124,20 @@ class PrefillPool:
         return found
 
     def _seconds(self, tokens: int, cached_tokens: int) -> float:
-        profile = self._profile
-        return profile.curve.at(tokens) + profile.pair_s * tokens * cached_tokens
+        return self._curve.at(tokens) + self._pair_s * tokens * cached_tokens
 
-    def held_tokens(self, blocks: Blocks, at_s: float) -> int:
-        """Leading tokens with KV and state somewhere in the cluster."""
-        found = (cache.match(blocks, at_s=at_s)[1] for cache in self._caches)
-        return max(found, default=0) * self._block_tokens
-
-    def expected_s(self, tokens: int, cached_tokens: int, at_s: float) -> float:
-        """Until a prompt given at `at_s` would be prefilled; infinite where nobody takes it."""
-        return max(0.0, min(self._free_s) - at_s) + self._seconds(tokens, cached_tokens)
+    def held_tokens(self, row: Row, blocks: Blocks) -> int:
+        """Leading tokens of it with KV and state somewhere in the cluster, when it is given."""
+        if not blocks:
+            return 0
+        size, at_s = self._block_tokens, row[GIVEN]
+        most = (row[PROMPT] - 1) // size
+        best = 0
+        for cache in self._caches:
+            held = cache.match(blocks, at_s=at_s, most=most)[1]
+            if held > best:
+                best = held
+        return best * size
 
     def busy_s(self, now_s: float) -> float:
         """Instance seconds worked until now: what was given less what is left of it."""

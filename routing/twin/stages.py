@@ -86,8 +86,9 @@ class Stages:
     def run(self, until_s: float) -> list[Row]:
         """On to `until_s`; the rows whose last token is out by then."""
         done: list[Row] = []
+        self._look()
         for requests in self._arrivals.until(until_s):
-            rows = self._routed(requests)
+            rows = self._routed(requests, done)
             self.arrived += rows
             self._flow(float(requests.at_s[-1]), done)
         self._flow(until_s, done)
@@ -95,13 +96,14 @@ class Stages:
 
     def again(self, rows: Iterable[Row], now_s: float) -> None:
         """Requests that lost what was done for them begin anew; what they share is forgotten."""
-        rows = sorted(rows, key=itemgetter(AT))
-        for row in rows:
+        self._look()
+        for row in sorted(rows, key=itemgetter(AT)):
             restart(row, now_s)
             self._place(row, ())
 
     def resume(self, now_s: float) -> None:
         """Gives what was stranded to instances, if there are some now."""
+        self._look()
         for pool in self._all_pools:
             if pool.stranded and len(pool):
                 rows, pool.stranded = pool.stranded, []
@@ -109,11 +111,15 @@ class Stages:
                     row[GIVEN] = now_s
                     self._place(row, ())
 
+    def _look(self) -> None:
+        for cluster in self.clusters:
+            cluster.look()
+
     def lose(self, rows: Sequence[Row]) -> None:
         """Takes rows whose instance is gone out of the stages behind it."""
         lost = {id(row) for row in rows}
         for cluster in self.clusters:
-            cluster.decode.forget(lost)
+            cluster.forget(lost)
         for flows in self.links.values():
             flows.forget(lost)
 
@@ -155,17 +161,21 @@ class Stages:
                     cluster.decode.arrive(mine)
         for cluster in self.clusters:
             ended = cluster.decode.run(until_s)
+            if cluster.listens:
+                cluster.hear(until_s)
             if cluster.counts_remote:
                 cluster.n_remote -= sum(row[LINK] >= 0 for row in ended)
             done += ended
 
-    def _routed(self, requests: Requests) -> list[Row]:
+    def _routed(self, requests: Requests, done: list[Row]) -> list[Row]:
         """Arrivals as rows, each with its side, its prefill instance, and its link if any."""
         if requests.blocks is None and all(cluster.simple for cluster in self.clusters):
             return self._routed_by_length(requests)
         rows = _rows(requests, np.zeros(len(requests), dtype=np.int64))
         blocks = requests.blocks or itertools.repeat(())
         for row, prefix in zip(rows, blocks):  # noqa: B905  (repeat never ends)
+            if self.clusters[row[SITE]].listens:
+                self._flow(row[AT], done)
             self._place(row, prefix)
         return rows
 

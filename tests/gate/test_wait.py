@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from routing.core.placement.rule import Prefixes, Rule, Side, Situation, judge, route
-from routing.gate.wait import Pending, Wait
+from routing.core.placement.wait import Pending, Wait
 
 
 @dataclass

@@ -104,7 +104,7 @@ def _carrying(
         plan,
         cache_mode=mode,
         moves=plan.moves if _alike(plan.moves, moves) else moves,
-        band=_band(plan, s.params.band_ratio),
+        band=band_of(plan, s.params.band_ratio),
         max_remote_in_flight=probe.in_flight(s, name, plan),
         remote=probe.remote(s, name, plan),
     )
@@ -267,7 +267,8 @@ def _alike(running: dict[str, int], wanted: dict[str, int]) -> bool:
     )
 
 
-def _band(plan: ClusterPlan, ratio: float) -> tuple[int, int] | None:
+def band_of(plan: ClusterPlan, ratio: float) -> tuple[int, int] | None:
+    """The band around the plan's t that `band_ratio` asks for; None without t or ratio."""
     t = plan.threshold_tokens
     if t is None or ratio <= 0:
         return None

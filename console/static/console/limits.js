@@ -2,16 +2,8 @@
 
 import { element, setText } from "./dom.js";
 import * as f from "./format.js";
-import { arrow, fresh } from "./page.js";
-
-const STAGES = { local_prefill: "Prefill, local", remote_prefill: "Prefill, remote",
-  decode: "Decode", link: "Link" };
-const HUES = { local_prefill: "local", remote_prefill: "remote", decode: "decode", link: "remote" };
-
-function stageWords(name) {
-  const [kind, where] = name.split(/:(.*)/);
-  return `${STAGES[kind] ?? kind} (${arrow(where)})`;
-}
+import { fresh } from "./page.js";
+import { stageHue, stageWords } from "./stages.js";
 
 export function showLimits(loop) {
   const current = loop?.current;
@@ -33,7 +25,7 @@ export function showLimits(loop) {
   const rows = stages.slice(0, 6).flatMap((stage) => {
     const use = stage.utilisation_ratio;
     const binds = stage.name === current.bottleneck;
-    const fill = element("i", { class: HUES[stage.name.split(":")[0]] ?? "" });
+    const fill = element("i", { class: stageHue(stage.name) });
     fill.classList.toggle("over", use === null || use > 1);
     fill.style.width = `${Math.min(100, 100 * (use ?? 1))}%`;
     return [

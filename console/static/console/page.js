@@ -24,4 +24,4 @@ export const pools = page.clusters.flatMap((c) => (c.kind === "pd"
 
 export const fresh = (atS) => serverNow() - atS <= STALE_S;
 
-export const arrow = (id) => id.replace("->", " → ");
+export { arrow } from "./stages.js";

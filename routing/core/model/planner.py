@@ -41,7 +41,7 @@ def plan_scenario(
     if all(workload.cluster in drained for workload in scenario.workloads):
         raise ScenarioError("clusters", drained, "every PD cluster is drained: nothing to plan")
     model = fleetmodel.of_scenario(scenario, method)
-    freedom = {site.name: _freedom(scenario, site) for site in model.sites}
+    freedom = {site.name: freedom_of(scenario, site) for site in model.sites}
     best = optimise(model, freedom, headroom_target=headroom_target)
     prediction = best.prediction
     headroom = prediction.headroom or 0.0
@@ -80,7 +80,10 @@ def plan_scenario(
     return answer
 
 
-def _freedom(scenario: Scenario, site: Site) -> Freedom:
+def freedom_of(scenario: Scenario, site: Site) -> Freedom:
+    """What a plan may choose for one PD cluster: t, and roles where they are not pinned.
+
+    Raises ScenarioError where a pinned cluster does not say at what."""
     cluster = _described(scenario, site.name)
     bounds = Params()
     low, high = float(bounds.t_min_tokens), float(bounds.t_max_tokens)

@@ -1,0 +1,1 @@
+"""What a fleet would do with other numbers: the planner's questions, answered by the model."""

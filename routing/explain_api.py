@@ -9,16 +9,17 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
+from routing import explain_serializers as s
 from routing import placing, queries
-from routing import serializers as s
 from routing.api import FleetMixin
 
 
 class ExplainView(FleetMixin, APIView):
     """Where a request would run under the plan in force, and why. Changes nothing.
 
-    Gates answer by the same rule. Here everything is up and nothing is in flight, so no wait
-    decides inside a band. Seconds are of the scenario's profiles, over links as last read.
+    Gates answer by the same rule. Unless `moment` says otherwise everything is up and nothing is in
+    flight, so no wait decides inside a band. Seconds are of the scenario's profiles, over links as
+    last read.
     """
 
     required_scope = ("read",)

@@ -120,7 +120,7 @@ def _verdict(
                 plan=plan,
                 memory=dataclasses.replace(memory, last_change_s=now.timestamp()),
             )
-    plan = fleets.plan_of(earlier) if earlier else _always_local(fleet, scenario, observation)
+    plan = fleets.plan_of(earlier) if earlier else always_local(fleet, scenario, observation)
     return decide(observation, plan, memory, fleets.params_of(policy, holds), scenario)
 
 
@@ -141,7 +141,7 @@ def _first_plan(
         return "EpochRaised", sentence, plan
     if holds or not any(c.start for c in scenario.clusters if c.kind == "pd"):
         return None
-    base = _always_local(fleet, scenario, observation)
+    base = always_local(fleet, scenario, observation)
     clusters = dict(base.clusters)
     for cluster in scenario.clusters:
         if cluster.kind == "pd" and cluster.start is not None:
@@ -156,7 +156,7 @@ def _first_plan(
     return "Initial", "The first plan is the one the fleet's scenario starts with.", plan
 
 
-def _always_local(fleet: Fleet, scenario: Scenario, observation: Observation) -> Plan:
+def always_local(fleet: Fleet, scenario: Scenario, observation: Observation) -> Plan:
     """What gates run that never had a plan: version 0, everything local, roles as they are."""
     clusters = {}
     for cluster in scenario.clusters:

@@ -16,7 +16,6 @@ from telemetry.tokens import SCOPES
 
 SIGNAL_STATES = ("value", "idle", "missing", "failed")
 READING_STATES = ("ok", "failed", "missing")
-MOST_TOKENS = 10**9
 EMPTY_REASON = {"required": False, "allow_blank": True, "default": "", "max_length": 500}
 
 
@@ -174,69 +173,6 @@ class PlanSerializer(serializers.Serializer):
     issued_at_s = serializers.FloatField()
     reason = serializers.CharField()
     clusters = serializers.DictField(child=ClusterPlanSerializer())
-
-
-class CachedTokensSerializer(Strict):
-    """Tokens of the prompt that each side's cache holds; 0 is a number, absent is an error."""
-
-    local = serializers.IntegerField(min_value=0, max_value=MOST_TOKENS)
-    remote = serializers.IntegerField(min_value=0, max_value=MOST_TOKENS)
-
-
-class ExplainSerializer(Strict):
-    """A request: its length, and what of it the caches hold."""
-
-    cluster = serializers.CharField(max_length=200, help_text="The PD cluster it arrives at.")
-    total_tokens = serializers.IntegerField(min_value=0, max_value=MOST_TOKENS)
-    cached_tokens = CachedTokensSerializer()
-
-
-class BySideSerializer(serializers.Serializer):
-    local = serializers.FloatField(allow_null=True)
-    remote = serializers.FloatField(allow_null=True)
-
-
-class ShipmentSerializer(serializers.Serializer):
-    """KV that crosses a link: a moved `prefix`, or the `kv` of a remote prefill."""
-
-    link = serializers.CharField()
-    what = serializers.CharField()
-    tokens = serializers.IntegerField()
-    bytes = serializers.FloatField(allow_null=True)
-    seconds = serializers.FloatField(allow_null=True)
-
-
-class LongerPrefixSerializer(serializers.Serializer):
-    """What one side's cache holds beyond the other's: to move it against to compute it."""
-
-    link = serializers.CharField()
-    to = serializers.CharField()
-    tokens = serializers.IntegerField()
-    least_tokens = serializers.IntegerField(allow_null=True)
-    moved = serializers.BooleanField()
-    why = serializers.CharField()
-    transfer_s = serializers.FloatField(allow_null=True)
-    recompute_s = serializers.FloatField(allow_null=True)
-
-
-class PlacementSerializer(serializers.Serializer):
-    """Where a request runs and why. `uncached_tokens` was compared with `threshold_tokens`; `plan`
-    is null before the first one."""
-
-    cluster = serializers.CharField()
-    plan = serializers.CharField(allow_null=True, help_text="epoch.version")
-    side = serializers.ChoiceField(["local", "remote"])
-    reason = serializers.CharField()
-    sentence = serializers.CharField()
-    decided_by = serializers.CharField()
-    remote = serializers.CharField(allow_null=True)
-    uncached_tokens = serializers.IntegerField()
-    threshold_tokens = serializers.IntegerField(allow_null=True)
-    holder = serializers.CharField(help_text="Whose cached prefix counted.")
-    compute_tokens = BySideSerializer()
-    compute_s = BySideSerializer()
-    shipments = ShipmentSerializer(many=True)
-    longer_prefix = LongerPrefixSerializer(allow_null=True)
 
 
 class TickSerializer(serializers.ModelSerializer):

@@ -99,6 +99,10 @@ WRONG = [
     ("absent is not zero", {"cached_tokens": {"local": 1}}, "remote"),
     ("misspelt", {"total_token": 5}, "total_token"),
     ("no object", {"cached_tokens": 5}, "cached_tokens"),
+    ("nobody's decision", {"decision": 999_999}, "is no decision of f1"),
+    ("nan lies in no range", {"free_ratio": "nan"}, "free_ratio"),
+    ("half a comparison", {"moment": {"waits_s": {"local": 1.0}}}, "remote"),
+    ("a moment misspelt", {"moment": {"up": True}}, "is not a field"),
 ]
 
 

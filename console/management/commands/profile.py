@@ -9,7 +9,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
+from django.utils import timezone
 
+from console.management import moments
 from routing import fleets, profiling
 from routing.core.model.profile_fit import Fit
 from routing.core.scenario.document import Scenario
@@ -32,7 +34,7 @@ class Command(BaseCommand):
                 name,
                 required=True,
                 metavar="T",
-                help=f"{what} of the span: epoch seconds, or ISO 8601 (UTC unless it says a zone)",
+                help=f"{what} of the span: {moments.HELP}",
             )
         parser.add_argument(
             "--warm-up",
@@ -81,16 +83,9 @@ def _refused(field: str, value: Any, message: str) -> CommandError:
 
 def _time(field: str, text: str) -> float:
     try:
-        at_s = float(text)
-    except ValueError:
-        try:
-            at = datetime.fromisoformat(text)
-        except ValueError:
-            raise _refused(field, text, "is neither epoch seconds nor ISO 8601") from None
-        at_s = (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp()
-    if not 0.0 <= at_s < 1e10:
-        raise _refused(field, text, "is no time")
-    return at_s
+        return moments.parse(text, now_s=timezone.now().timestamp())
+    except ValueError as exc:
+        raise _refused(field, text, str(exc)) from None
 
 
 def _values(scenario: Scenario, measured: Measured) -> dict[str, Any]:

@@ -233,7 +233,7 @@ class Params:
     abundant_below_ratio: float = 0.4
     scarce_above_ratio: float = 0.7
     cache_dwell_s: float = 300.0
-    band_ratio: float = 0.0
+    band_ratio: float = 0.2
     max_remote_in_flight: int | None = None
     holds: tuple[HeldPlan, ...] = ()
 

@@ -10,7 +10,7 @@ from routing.core.scenario.document import Scenario, parse_scenario
 from routing.core.types import Memory, Observation, Params, Plan, Verdict
 from tests.core.cases import demo_document, plan
 
-ACTIVE = Params(mode="active")
+ACTIVE = Params(mode="active", band_ratio=0.0)
 LASTED = Memory(roles_gain_since_s=900.0)
 GAINED = Memory(gain_since_s=900.0)
 

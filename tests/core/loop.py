@@ -38,7 +38,7 @@ from tests.core.cases import LINK, TRUE_LENGTHS, WIRE_EDGES, demo_model
 
 TICK_S = 2.0
 TAU_S = 300.0
-PARAMS = Params(mode="active")
+PARAMS = Params(mode="active", band_ratio=0.0)
 
 
 @dataclass

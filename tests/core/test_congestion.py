@@ -13,7 +13,7 @@ from routing.core.links import state as link_state
 from routing.core.types import Memory, Params
 from tests.core.cases import demo_scenario, link, plan, seen
 
-PARAMS = Params(mode="active")
+PARAMS = Params(mode="active", band_ratio=0.0)
 LINK = demo_scenario().links[0]
 
 

@@ -34,7 +34,7 @@ from tests.core.cases import (
 )
 
 SCENARIO = demo_scenario()
-ACTIVE = Params(mode="active")
+ACTIVE = Params(mode="active", band_ratio=0.0)
 READY = Memory(gain_since_s=900.0)
 """A gain has shown for long enough at now = 1000."""
 

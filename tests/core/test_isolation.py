@@ -21,7 +21,7 @@ from routing.core.types import (
 )
 from tests.core.cases import demo_document, exact_histogram, link, pd
 
-ACTIVE = Params(mode="active", roles_mode="fixed")
+ACTIVE = Params(mode="active", band_ratio=0.0, roles_mode="fixed")
 NEVER = PdObservation(None, "missing", None, n_prefill=0, n_decode=0)
 
 

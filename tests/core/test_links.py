@@ -21,7 +21,7 @@ from routing.core.scenario.document import Link, parse_scenario
 from routing.core.types import LinkMemory, LinkObservation, Memory, Params
 from tests.core.cases import demo_document, demo_scenario, link, plan, seen
 
-PARAMS = Params(mode="active")
+PARAMS = Params(mode="active", band_ratio=0.0)
 MB = 1e6
 
 

@@ -26,7 +26,7 @@ from routing.core.types import (
 )
 from tests.core.cases import LINK, demo_document, demo_scenario, link, pd, plan, seen
 
-PARAMS = Params(mode="active")
+PARAMS = Params(mode="active", band_ratio=0.0)
 BUSY = {"tx_gbps": 8.0, "transfers": 12.0, "transfers_failed_ratio": 0.0}
 FAILING = BUSY | {"transfers_failed_ratio": 0.5}
 SILENT = {"tx_gbps": 0.0, "transfers": 0.0, "transfers_failed_ratio": None}

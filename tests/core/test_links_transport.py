@@ -14,7 +14,7 @@ from routing.core.links.transport import MOST_CONNECTIONS, WINDOW_BYTES, transpo
 from routing.core.types import LinkMemory, Memory, Params, Transport, Verdict
 from tests.core.cases import demo_scenario, link, plan, seen
 
-PARAMS = Params(mode="active")
+PARAMS = Params(mode="active", band_ratio=0.0)
 
 
 def hint(capacity_gbps: float, rtt_s: float | None, **facts: Any) -> Transport | None:

@@ -25,7 +25,7 @@ from routing.core.types import (
 )
 from tests.core.cases import demo_document, exact_histogram, link, pd, plan, seen
 
-ACTIVE = Params(mode="active")
+ACTIVE = Params(mode="active", band_ratio=0.0)
 LASTED = Memory(roles_gain_since_s=900.0)
 """Better roles have shown for long enough at now = 1000."""
 

@@ -23,8 +23,8 @@ from routing.core.types import (
 )
 from tests.core.cases import demo_document, link, pd
 
-ACTIVE = Params(mode="active", roles_mode="fixed")
-ROLES = Params(mode="active")
+ACTIVE = Params(mode="active", band_ratio=0.0, roles_mode="fixed")
+ROLES = Params(mode="active", band_ratio=0.0)
 
 
 def apart(**far: Any) -> Scenario:

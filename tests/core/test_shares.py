@@ -18,7 +18,7 @@ from routing.core.types import (
 from tests.core.big import big_fleet
 from tests.core.cases import demo_document, link, pd
 
-ACTIVE = Params(mode="active", roles_mode="fixed")
+ACTIVE = Params(mode="active", band_ratio=0.0, roles_mode="fixed")
 LINKS = ("east->pd", "west->pd")
 
 

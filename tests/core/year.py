@@ -92,7 +92,7 @@ class Year:
     now_s: float = 1_700_000_000.0
     left: int = 0
     storm: float = 0.0
-    params: Params = field(default_factory=lambda: Params(mode="active"))
+    params: Params = field(default_factory=lambda: Params(mode="active", band_ratio=0.0))
     demand_rps: dict[str, float] = field(default_factory=lambda: {"pd": 2.0, "pd2": 0.6})
     mixes: dict[str, int] = field(default_factory=lambda: dict.fromkeys(CLUSTERS, 1))
     down: set[str] = field(default_factory=set)
@@ -135,7 +135,7 @@ class Year:
                 self.now_s -= float(self.rng.choice([1.0, 30.0, 3_600.0, 90_000.0]))
             return
         if self._by(0.7):
-            self.params = Params(mode="active")
+            self.params = Params(mode="active", band_ratio=0.0)
         self.down = set()
         self.used_ratio = float(self.rng.choice([0.05, 0.3, 0.95], p=[0.45, 0.45, 0.1]))
         self.lost = self._by(0.1)

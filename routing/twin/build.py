@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import functools
+import math
 from collections.abc import Callable, Iterator, Mapping
 
+from routing.core.model.decode_table import DecodeTable
 from routing.core.scenario.document import Cluster, Scenario
 from routing.core.types import ClusterPlan
 from routing.twin.cache import PrefixCache
-from routing.twin.decode import DecodeSlots
+from routing.twin.decode import DecodePool
+from routing.twin.decode_batch import DecodeBatch, StepTime
+from routing.twin.decode_slots import DecodeSlots
 from routing.twin.faults import ClusterDown, InstancesDown
 from routing.twin.pd import PdCluster, Remote
 from routing.twin.prefill import PrefillPool
@@ -15,6 +20,8 @@ from routing.twin.requests import Requests
 from routing.twin.settings import CacheSettings, Settings
 from routing.twin.stages import Arrivals, Stages
 from routing.twin.transfer import DEFAULT_LAYERS, LinkFlows, Path
+
+_NOTCH = math.log(1.01)
 
 
 def build(
@@ -67,9 +74,7 @@ def build(
                 cluster.name,
                 pool=pool(cluster, plan.n_prefill),
                 profile=profile.prefill,
-                decode=DecodeSlots(
-                    plan.n_decode, batch=int(profile.decode.batch), step_s=profile.decode.step_s
-                ),
+                decode=_decode_pool(scenario, cluster, plan.n_decode),
                 remotes=remotes,
                 kv=scenario.model,
                 holds_prefix=settings.cache is not None
@@ -84,6 +89,34 @@ def build(
         kv=scenario.model,
         arrivals=Arrivals(pieces),
     )
+
+
+def _decode_pool(scenario: Scenario, cluster: Cluster, n: int) -> DecodePool:
+    """Instances with a table of steps, or a limit to their KV, have to be followed closer."""
+    profile = scenario.profiles[cluster.profile]
+    batch = int(profile.decode.batch)
+    table = scenario.decode_tables.get(profile.name)
+    capacity_tokens = profile.facts.get("kv_capacity_tokens")
+    if table is None and capacity_tokens is None:
+        return DecodeSlots(n, batch=batch, step_s=profile.decode.step_s)
+    constant_s = profile.decode.step_s
+    return DecodeBatch(
+        n,
+        batch=batch,
+        step_s=(lambda *_: constant_s) if table is None else _steps(table),
+        kv_capacity_tokens=math.inf if capacity_tokens is None else float(capacity_tokens),
+        prefill_s=profile.prefill.curve.at,
+    )
+
+
+def _steps(table: DecodeTable) -> StepTime:
+    """The table, looked up on contexts rounded to 1 %: a fleet asks for the same ones again."""
+
+    @functools.lru_cache(maxsize=65_536)
+    def step_s(batch: int, notch: int) -> float:
+        return float(table.step_s(batch, 1.01**notch))
+
+    return lambda batch, context: step_s(batch, round(math.log(context) / _NOTCH))
 
 
 def _caches(cache: CacheSettings, cluster: str) -> Callable[[], PrefixCache]:

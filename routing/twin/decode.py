@@ -1,45 +1,44 @@
-"""Decode instances of one PD cluster: `batch` slots each, one token per `step_s` in each slot.
+"""Decode instances of one PD cluster: who gets which request, whatever a step takes.
 
 A request is given to the instance with the fewest, chosen when its prefill ends; it waits there for
-its KV, then for a slot. The first token is the prefill's own, so a slot is held for
-(output - 1) step_s. A step takes equally long whatever the batch, so when a slot is got is known
-when the KV arrives: the instance's slots are a G/G/batch queue in the order of arrival.
+its KV, then for a slot. The first token is the prefill's own, so its other output - 1 tokens take
+a step each. `decode_slots` and `decode_batch` say how long a step is.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
-from heapq import heapify, heappop, heappush, heapreplace
+from heapq import heapify
 
-from routing.twin.row import DECODER, DONE, END, LINK, OUTPUT, PROMPT, READY, SLOT, Row
+from routing.twin.row import DECODER, END, LINK, READY, Row
 
-_OUT = 1 << 60
+OUT = 1 << 60
 """Added to the load of an instance that takes nothing new."""
+Event = tuple[float, int, Row]
 
 
-class DecodeSlots:
+class DecodePool(ABC):
     """`n` instances at first; they come and go, and fail, by `add`, `remove` and `fail`."""
 
-    def __init__(self, n: int, *, batch: int, step_s: float) -> None:
-        self._batch, self._step_s = batch, step_s
-        self._loads = [0] * n
-        self._slots = [[0.0] * batch for _ in range(n)]
-        """Per instance the times at which its slots are free, a heap."""
-        self._events: list[tuple[float, int, Row]] = []
+    preemptions = 0
+    """How often a request was put back for want of KV memory, so far."""
+
+    def __init__(self, n: int) -> None:
+        self._loads: list[int] = []
+        self._events: list[Event] = []
         """What is to come, by time: a prefill ends (even numbers), KV arrives (odd ones)."""
-        self._ends: list[tuple[float, int, Row]] = []
-        """What has a slot, or will have, by the time of its last token."""
         self._homeless: list[tuple[int, Row]] = []
         """Events that came while no instance takes anything."""
-        self.begun: list[tuple[float, int, Row]] | None = None
+        self.begun: list[Event] | None = None
         """Where it is a list: what got a slot, or will, by when; a heap for others to take from."""
         self._count = 0
-        self._given_s = 0.0
-        """Slot seconds given out so far."""
+        for _ in range(n):
+            self.add(0.0)
 
     def __len__(self) -> int:
         """Instances that take requests."""
-        return sum(1 for load in self._loads if load < _OUT)
+        return sum(1 for load in self._loads if load < OUT)
 
     def expect(self, rows: Sequence[Row]) -> None:
         """Prefills that will end, at END, and are decoded here."""
@@ -57,107 +56,89 @@ class DecodeSlots:
         ]
         self._count += len(rows)
 
+    @abstractmethod
     def run(self, until_s: float) -> list[Row]:
         """On to `until_s`; the rows whose last token is out: SLOT and DONE are filled."""
-        events, ends, loads, slots = self._events, self._ends, self._loads, self._slots
-        step_s, begun, given_s, n = self._step_s, self.begun, 0.0, 0
-        events.sort()
-        done: list[Row] = []
-        for time_s, number, row in events:
-            if time_s > until_s:
-                break
-            n += 1
-            while ends and ends[0][0] <= time_s:
-                ended = heappop(ends)[2]
-                loads[ended[DECODER]] -= 1
-                done.append(ended)
-            if number & 1:
-                decoder = row[DECODER]
-                if decoder < 0:
-                    self._homeless.append((number, row))
-                    continue
-            else:
-                least = min(loads, default=_OUT)
-                if least >= _OUT:
-                    self._homeless.append((number, row))
-                    continue
-                decoder = loads.index(least)
-                loads[decoder] += 1
-                row[DECODER] = decoder
-                if row[LINK] >= 0:
-                    continue  # its KV is told of when it arrives
-                row[READY] = time_s
-            free = slots[decoder]
-            start_s = free[0]
-            if start_s < time_s:
-                start_s = time_s
-            held_s = (row[OUTPUT] - 1) * step_s
-            given_s += held_s
-            end_s = start_s + held_s
-            heapreplace(free, end_s)
-            row[SLOT], row[DONE] = start_s, end_s
-            if begun is not None:
-                heappush(begun, (start_s, number, row))
-            heappush(ends, (end_s, number, row))
-        del events[:n]
-        while ends and ends[0][0] <= until_s:
-            ended = heappop(ends)[2]
-            loads[ended[DECODER]] -= 1
-            done.append(ended)
-        self._given_s += given_s
-        return done
+
+    @abstractmethod
+    def _new_instance(self, now_s: float) -> None:
+        """Room for one instance more."""
+
+    @abstractmethod
+    def _lose(self, decoder: int, now_s: float) -> list[Row]:
+        """What an instance has or waits for its slots, which it has no more."""
+
+    @property
+    @abstractmethod
+    def _held(self) -> list[Row]:
+        """What has a slot or waits for one."""
+
+    @abstractmethod
+    def busy_s(self, now_s: float) -> float:
+        """Instance seconds until now, an instance with half of its slots in use half of one."""
+
+    @abstractmethod
+    def n_for_slot(self, now_s: float) -> int:
+        """Requests whose KV is there and that wait for a slot."""
+
+    @abstractmethod
+    def kv_tokens(self) -> float:
+        """KV that instances hold, or will for what they have."""
+
+    def n_for_kv(self) -> int:
+        """Requests that were given to an instance and wait for their KV."""
+        return sum(load % OUT for load in self._loads) - len(self._held)
 
     @property
     def under_way(self) -> list[Row]:
         """What waits for its prefill, for a slot, or has one; not what is on a link."""
-        rows = [row for _, _, row in (*self._events, *self._ends)]
-        return rows + [row for _, row in self._homeless]
+        rows = [row for _, _, row in self._events] + [row for _, row in self._homeless]
+        return rows + self._held
 
-    def busy_s(self, now_s: float) -> float:
-        """Instance seconds until now, an instance with half of its slots in use half of one."""
-        left: float = sum(row[DONE] - max(row[SLOT], now_s) for _, _, row in self._ends)
-        return (self._given_s - left) / self._batch
-
-    def n_waiting(self, now_s: float) -> tuple[int, int]:
-        """Requests that wait for their KV, and for a slot."""
-        rows = [row for _, number, row in self._ends if row[SLOT] > now_s]
-        load = sum(load % _OUT for load in self._loads)
-        return load - len(self._ends), len(rows)
-
-    def kv_tokens(self) -> float:
-        """KV of what has a slot or waits for one, at the end of its answer."""
-        return float(sum(row[PROMPT] + row[OUTPUT] for _, _, row in self._ends))
+    def _given(self, number: int, row: Row) -> int:
+        """The instance of an event: the emptiest one for what ended its prefill. Negative where
+        the event waits: for an instance, or for the KV of a row that has one."""
+        if number & 1:
+            decoder: int = row[DECODER]
+            if decoder < 0:
+                self._homeless.append((number, row))
+            return decoder
+        loads = self._loads
+        least = min(loads, default=OUT)
+        if least >= OUT:
+            self._homeless.append((number, row))
+            return -1
+        decoder = row[DECODER] = loads.index(least)
+        loads[decoder] += 1
+        return decoder if row[LINK] < 0 else -1
 
     def add(self, now_s: float) -> None:
         """One instance more, empty from `now_s`."""
         self._loads.append(0)
-        self._slots.append([now_s] * self._batch)
+        self._new_instance(now_s)
         self._events += [(now_s, number, row) for number, row in self._homeless]
         self._homeless = []
 
     def remove(self) -> int:
         """The instance with the fewest requests takes nothing new; its number."""
         i = self._loads.index(min(self._loads))
-        self._loads[i] += _OUT
+        self._loads[i] += OUT
         return i
 
     def drained(self, decoder: int) -> bool:
         """Whether a removed instance has nothing left."""
-        return self._loads[decoder] == _OUT
+        return self._loads[decoder] == OUT
 
     def restore(self, decoder: int) -> None:
         """A removed instance takes requests again."""
-        self._loads[decoder] -= _OUT
+        self._loads[decoder] -= OUT
 
     def fail(self, now_s: float) -> tuple[int, list[Row]]:
         """The last instance is lost with all it had: its number, and rows that begin anew."""
-        decoder = max(i for i, load in enumerate(self._loads) if load < _OUT)
-        lost = [row for _, _, row in self._ends if row[DECODER] == decoder]
-        self._ends = [end for end in self._ends if end[2][DECODER] != decoder]
-        heapify(self._ends)
+        decoder = max(i for i, load in enumerate(self._loads) if load < OUT)
+        lost = self._lose(decoder, now_s)
         lost += [row for _, odd, row in self._events if odd & 1 and row[DECODER] == decoder]
-        self._loads[decoder] = _OUT
-        self._given_s -= sum(max(0.0, row[DONE] - max(row[SLOT], now_s)) for row in lost)
+        self._loads[decoder] = OUT
         return decoder, lost
 
     def forget(self, lost: Collection[int]) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from routing.core.types import RoleChange
-from routing.twin.decode import DecodeSlots
+from routing.twin.decode import DecodePool
 from routing.twin.prefill import PrefillPool
 
 LOOK_S = 1.0
@@ -34,7 +34,7 @@ class RoleMoves:
     """Follows what the plan asks of one cluster's two pools."""
 
     def __init__(
-        self, prefill: PrefillPool, decode: DecodeSlots, *, drain_s: float, drain_timeout_s: float
+        self, prefill: PrefillPool, decode: DecodePool, *, drain_s: float, drain_timeout_s: float
     ) -> None:
         self._prefill, self._decode = prefill, decode
         self._drain_s, self._timeout_s = drain_s, drain_timeout_s

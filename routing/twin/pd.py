@@ -21,7 +21,7 @@ from routing.core.placement import sides
 from routing.core.placement.rule import Prefixes, Rule, Side, WeightedTurns
 from routing.core.placement.wait import Pending, Wait
 from routing.core.types import ClusterPlan
-from routing.twin.decode import DecodeSlots
+from routing.twin.decode import DecodePool
 from routing.twin.prefill import PrefillPool
 from routing.twin.requests import Blocks
 from routing.twin.row import BYTES, COMPUTED, GIVEN, LINK, PROMPT, REASON, UNCACHED, Row
@@ -65,7 +65,7 @@ class PdCluster:
         *,
         pool: PrefillPool,
         profile: PrefillProfile,
-        decode: DecodeSlots,
+        decode: DecodePool,
         remotes: Mapping[str, Remote],
         kv: KvModel,
         holds_prefix: bool,

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from routing.core.carried import band_of
 from routing.core.decide import decide
 from routing.core.model import fleetmodel
 from routing.core.model.optimize import Freedom, optimise
@@ -117,7 +118,10 @@ def policy_named(name: str, scenario: Scenario, params: Params) -> Policy:
     Raises PolicyError.
     """
     if name == "adaptive":
-        return Adaptive(scenario, params, started(scenario, "exact"))
+        plans = started(scenario, "exact")
+        ratio = params.band_ratio
+        banded = {n: dataclasses.replace(p, band=band_of(p, ratio)) for n, p in plans.items()}
+        return Adaptive(scenario, params, banded)
     if name == "paper":
         return Fixed(optimum(scenario, "paper"))
     if name == "always_local":

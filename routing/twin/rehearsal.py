@@ -50,9 +50,10 @@ class Known(tuple[Requests, ...]):
 class Score:
     """How a run goes, at a moment in it.
 
-    `served` requests were served well to the end, `good` these and all that still can be;
-    `n_waiting` wait for an instance or a slot; `ttft_s` is the sum of what all have waited for
-    their first token, or will at least.
+    `served` counted requests were served well to the end. `good` of all requests, also of those
+    that the report does not count, were served well or can still be; `n_waiting` wait for an
+    instance or a slot; `ttft_s` is the sum of what all have waited for their first token, or will
+    at least.
     """
 
     served: int
@@ -86,7 +87,7 @@ class Rehearsal:
         for at_s, act in trouble.acts(run.settings.faults):
             if at_s <= self._end_s:
                 self._at(at_s, act)
-        self.served = 0
+        self.served = self._good = 0
         self._ttft_s = 0.0
         self.ttfts_s: list[float] | None = None
         """Of what is done, where somebody wants them all."""
@@ -106,9 +107,8 @@ class Rehearsal:
         """Of all that has arrived by now and counts."""
         rows = self.stages.under_way
         if not rows:
-            return Score(self.served, self.served, 0, self._ttft_s)
+            return Score(self.served, self._good, 0, self._ttft_s)
         table = np.array(rows, dtype=np.float64).T
-        table = table[:, table[AT] >= self._warmup_s]
         now_s = self.now_s
         slotted = table[SLOT] >= 0.0
         first_s = np.where(slotted, table[SLOT], np.maximum(table[END], now_s)) - table[AT]
@@ -117,7 +117,7 @@ class Rehearsal:
         waits = (table[START] < 0.0) | (table[START] > now_s) | (table[SLOT] > now_s)
         return Score(
             self.served,
-            self.served + int(np.count_nonzero(good)),
+            self._good + int(np.count_nonzero(good)),
             int(np.count_nonzero(waits)),
             self._ttft_s + float(first_s.sum()),
         )
@@ -131,7 +131,6 @@ class Rehearsal:
 
     def _count(self, done: Sequence[Row]) -> None:
         table = np.array(done, dtype=np.float64).T
-        table = table[:, table[AT] >= self._warmup_s]
         ttft_s = table[SLOT] - table[AT]
         good = served_well(
             self._slo,
@@ -139,10 +138,12 @@ class Rehearsal:
             gen_s=table[DONE] - table[SLOT],
             gaps=table[OUTPUT] - 1.0,
         )
-        self.served += int(np.count_nonzero(good))
+        counted = table[AT] >= self._warmup_s
+        self._good += int(np.count_nonzero(good))
+        self.served += int(np.count_nonzero(good & counted))
         self._ttft_s += float(ttft_s.sum())
         if self.ttfts_s is not None:
-            self.ttfts_s += ttft_s.tolist()
+            self.ttfts_s += ttft_s[counted].tolist()
 
     def _at(self, at_s: float, act: Act) -> None:
         heappush(self._calendar, (at_s, next(self._numbers), act))

@@ -253,7 +253,7 @@ class Eyes:
         return cluster not in self._trouble.silent and (not lost or self._rng.random() >= lost)
 
     def _look_at_pd(self, cluster: PdCluster, now_s: float) -> PdSample:
-        in_transfer, for_slot = cluster.decode.n_waiting(now_s)
+        in_transfer = cluster.decode.n_for_kv()
         described = self._scenario.cluster(cluster.name)
         assert described is not None, "a PD cluster of the run is described"
         each = self._scenario.profiles[described.profile].facts.get("kv_capacity_tokens")
@@ -263,7 +263,7 @@ class Eyes:
             now_s,
             moves.roles,
             queue_prefill=cluster.pool.n_waiting(now_s),
-            queue_decode=in_transfer + for_slot,
+            queue_decode=in_transfer + cluster.decode.n_for_slot(now_s),
             in_transfer=in_transfer,
             kv_ratio=min(1.0, cluster.decode.kv_tokens() / room) if room else None,
             role_change=moves.change,

@@ -12,6 +12,7 @@ import pytest
 
 from tests.bench import twin_paper as paper
 from tests.bench.twin_paper import HOMOGENEOUS, NAIVE, PRFAAS
+from tests.test_docs import block
 
 SYSTEMS = {system.name: system for system in paper.paper_systems()}
 
@@ -48,3 +49,8 @@ def test_the_ratios_are_the_papers() -> None:
 def test_the_plans_are_the_papers() -> None:
     assert [system.plan for system in SYSTEMS.values()] == ["19,400, 3/5", "-, 9/3", "-, 0/8"]
     assert paper.equal_cost().plan == "-, 12/4"
+
+
+def test_the_systems_in_the_results_are_the_planners() -> None:
+    held = block(paper.RESULTS.read_text(), "queueing-systems").group(2)
+    assert held.strip() == paper.systems_table(), "run: python -m tests.bench.twin_paper queueing"

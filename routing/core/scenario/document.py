@@ -10,10 +10,11 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal
 
+from routing.core.model.decode_table import DecodeTable
 from routing.core.model.kvcache import KvModel, KvWindow
 from routing.core.model.lengths import Lengths
 from routing.core.model.profiles import Profile, ProfileError
@@ -118,7 +119,11 @@ class Baseline:
 
 @dataclass(frozen=True)
 class Scenario:
-    """One fleet: its name, what its hardware does, what links it, what it is meant to carry."""
+    """One fleet: its name, what its hardware does, what links it, what it is meant to carry.
+
+    `decode_tables` holds, by name of profile, what `Profile.decode` was read from at the mean
+    context of the workload.
+    """
 
     fleet: str
     slo: Slo
@@ -128,6 +133,7 @@ class Scenario:
     links: tuple[Link, ...]
     workloads: tuple[Workload, ...]
     homogeneous: Baseline | None
+    decode_tables: dict[str, DecodeTable] = field(default_factory=dict)
 
     def cluster(self, name: str) -> Cluster | None:
         return self._clusters.get(name)
@@ -211,7 +217,7 @@ def _with_decode_tables(scenario: Scenario, described: dict[str, Described]) -> 
     The cluster then has a profile of its own, `PROFILE@CLUSTER`: two clusters of the same hardware
     may bring different contexts, hence different batch caps.
     """
-    profiles, clusters = dict(scenario.profiles), []
+    profiles, clusters, tables = dict(scenario.profiles), [], {}
     for cluster in scenario.clusters:
         workload = scenario.workload(cluster.name)
         if workload is not None and described[cluster.profile].table is not None:
@@ -219,6 +225,7 @@ def _with_decode_tables(scenario: Scenario, described: dict[str, Described]) -> 
                 described[cluster.profile], cluster.name, workload.context_tokens, scenario.slo
             )
             profiles[profile.name] = profile
+            tables[profile.name] = _table_of(described[cluster.profile])
             cluster = replace(cluster, profile=profile.name)
         clusters.append(cluster)
     baseline = scenario.homogeneous
@@ -228,14 +235,19 @@ def _with_decode_tables(scenario: Scenario, described: dict[str, Described]) -> 
         profile = _at_context(described[baseline.profile], "homogeneous", context, scenario.slo)
         profiles[profile.name] = profile
         baseline = replace(baseline, profile=profile.name)
-    return replace(scenario, profiles=profiles, clusters=tuple(clusters), homogeneous=baseline)
+    return replace(
+        scenario,
+        profiles=profiles,
+        clusters=tuple(clusters),
+        homogeneous=baseline,
+        decode_tables=tables,
+    )
 
 
 def _at_context(described: Described, where: str, context_tokens: float, slo: Slo) -> Profile:
     profile = described.profile
-    assert described.table is not None, "asked for only where there is a table"
     try:
-        decode = described.table.at(
+        decode = _table_of(described).at(
             context_tokens,
             longest_step_s=_SLO_SLACK / slo.tokens_per_s,
             kv_capacity_tokens=described.kv_capacity_tokens,
@@ -247,6 +259,11 @@ def _at_context(described: Described, where: str, context_tokens: float, slo: Sl
             f"cannot be kept by profile {profile.name} of {where}: {exc}",
         ) from None
     return replace(profile, name=f"{profile.name}@{where}", decode=decode)
+
+
+def _table_of(described: Described) -> DecodeTable:
+    assert described.table is not None, "asked for only where there is a table"
+    return described.table
 
 
 def _cluster(table: Table) -> Cluster:

@@ -17,9 +17,10 @@ from routing.twin.faults import ClusterDown, InstancesDown
 from routing.twin.pd import PdCluster, Remote
 from routing.twin.prefill import PrefillPool
 from routing.twin.requests import Requests
+from routing.twin.service import Service
 from routing.twin.settings import CacheSettings, Settings
 from routing.twin.stages import Arrivals, Stages
-from routing.twin.transfer import DEFAULT_LAYERS, LinkFlows, Path
+from routing.twin.transfer import LinkFlows, Path
 
 _NOTCH = math.log(1.01)
 
@@ -36,7 +37,7 @@ def build(
     def pool(cluster: Cluster, n: int) -> PrefillPool:
         cache = settings.cache
         return PrefillPool(
-            scenario.profiles[cluster.profile].prefill,
+            Service(scenario.profiles[cluster.profile].prefill, settings.engine),
             n,
             new_cache=None if cache is None else _caches(cache, cluster.name),
             shared_cache=cache is None or cache.scope == "cluster",
@@ -44,24 +45,23 @@ def build(
             keeps_rows=cluster.name in failing,
         )
 
-    flows = {link.id: LinkFlows(Path.of(link), layers=DEFAULT_LAYERS) for link in scenario.links}
+    flows = {
+        link.id: LinkFlows(Path.of(link), layers=settings.engine.layers) for link in scenario.links
+    }
     numbers = {link.id: number for number, link in enumerate(scenario.links)}
     pools = {c.name: pool(c, c.instances) for c in scenario.clusters if c.kind == "prefill"}
     clusters: list[PdCluster] = []
     for cluster in scenario.clusters:
         if cluster.kind != "pd":
             continue
-        plan, profile = plans[cluster.name], scenario.profiles[cluster.profile]
+        plan = plans[cluster.name]
         remotes = {}
         for link in scenario.links_to[cluster.name]:
             if link.source in pools:
-                source = scenario.cluster(link.source)
-                assert source is not None, "a parsed scenario has no link without a source"
                 back_id = f"{cluster.name}->{link.source}"
                 remotes[link.source] = Remote(
                     name=link.source,
                     pool=pools[link.source],
-                    profile=scenario.profiles[source.profile].prefill,
                     link=numbers[link.id],
                     link_id=link.id,
                     flows=flows[link.id],
@@ -73,7 +73,6 @@ def build(
                 len(clusters),
                 cluster.name,
                 pool=pool(cluster, plan.n_prefill),
-                profile=profile.prefill,
                 decode=_decode_pool(scenario, cluster, plan.n_decode),
                 remotes=remotes,
                 kv=scenario.model,

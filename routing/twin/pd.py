@@ -10,12 +10,12 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import heappop
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from routing.core.model.kvcache import KvModel
-from routing.core.model.profiles import PrefillProfile
 from routing.core.placement import rule as placement
 from routing.core.placement import sides
 from routing.core.placement.rule import Prefixes, Rule, Side, WeightedTurns
@@ -42,7 +42,6 @@ class Remote:
 
     name: str
     pool: PrefillPool
-    profile: PrefillProfile
     link: int
     link_id: str
     flows: LinkFlows
@@ -64,7 +63,6 @@ class PdCluster:
         name: str,
         *,
         pool: PrefillPool,
-        profile: PrefillProfile,
         decode: DecodePool,
         remotes: Mapping[str, Remote],
         kv: KvModel,
@@ -72,7 +70,7 @@ class PdCluster:
         plan: ClusterPlan,
     ) -> None:
         self.index, self.name = index, name
-        self.pool, self.profile, self.decode = pool, profile, decode
+        self.pool, self.decode = pool, decode
         self.remotes = dict(remotes)
         self.n_remote = 0
         """Requests in flight that went remote."""
@@ -83,9 +81,15 @@ class PdCluster:
         self._kv, self._holds_prefix = kv, holds_prefix
         self._turns = WeightedTurns()
         self._waits: dict[str, Wait] = {}
-        self._pending: dict[int, tuple[Wait, Pending]] = {}
+        self._pending: dict[int, tuple[Wait, Pending, Row]] = {}
+        """By `id` of the row."""
         """What the gate has sent and got no first byte of, by `id` of its row."""
         self.adopt(plan)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """A copy's rows are other objects."""
+        self.__dict__.update(state)
+        self._pending = {id(sent[2]): sent for sent in self._pending.values()}
 
     def adopt(self, plan: ClusterPlan) -> None:
         """The gates run the plan from now on."""
@@ -187,7 +191,7 @@ class PdCluster:
         if self.listens:
             wait = self._wait("" if remote is None else remote.name)
             pending = wait.sent(tokens=row[COMPUTED], now_s=row[GIVEN])
-            self._pending[id(row)] = (wait, pending)
+            self._pending[id(row)] = (wait, pending, row)
         if remote is not None:
             row[LINK] = remote.link
             held = self.pool.held_tokens(row, blocks) if self._holds_prefix else 0

@@ -15,10 +15,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from routing.core.model.profiles import PrefillProfile
 from routing.twin.cache import PrefixCache
 from routing.twin.requests import Blocks
 from routing.twin.row import COMPUTED, END, GIVEN, PROMPT, START, Row
+from routing.twin.service import Service
 
 
 class PrefillPool:
@@ -30,7 +30,7 @@ class PrefillPool:
 
     def __init__(
         self,
-        profile: PrefillProfile,
+        service: Service,
         n: int,
         *,
         new_cache: Callable[[], PrefixCache] | None = None,
@@ -38,7 +38,7 @@ class PrefillPool:
         block_tokens: int = 1,
         keeps_rows: bool = False,
     ) -> None:
-        self._curve, self._pair_s, self._block_tokens = profile.curve, profile.pair_s, block_tokens
+        self.service, self._block_tokens = service, block_tokens
         self._new_cache = new_cache
         self._own_caches = new_cache is not None and not shared_cache
         n_caches = 0 if new_cache is None else 1 if shared_cache else n
@@ -99,7 +99,7 @@ class PrefillPool:
             if held > cached:
                 cached = held
         row[COMPUTED] = prompt - cached
-        seconds = self._seconds(prompt - cached, cached)
+        seconds = self.service.seconds(prompt - cached, cached)
         row[START] = start_s
         end_s = row[END] = self._free_s[i] = start_s + seconds
         self._given_s += seconds
@@ -118,13 +118,10 @@ class PrefillPool:
             if free < math.inf:
                 held = self._caches[i].match(blocks, at_s=given_s, most=most)[1]
                 cached = held * self._block_tokens
-                end_s = max(free, given_s) + self._seconds(prompt - cached, cached)
+                end_s = max(free, given_s) + self.service.seconds(prompt - cached, cached)
                 if end_s < best:
                     best, found = end_s, i
         return found
-
-    def _seconds(self, tokens: int, cached_tokens: int) -> float:
-        return self._curve.at(tokens) + self._pair_s * tokens * cached_tokens
 
     def held_tokens(self, row: Row, blocks: Blocks) -> int:
         """Leading tokens of it with KV and state somewhere in the cluster, when it is given."""

@@ -1,4 +1,4 @@
-"""What only the twin reads of a scenario: `arrivals`, `cache`, `faults` and `delays`.
+"""What only the twin reads of a scenario: `arrivals`, `cache`, `engine`, `faults` and `delays`.
 
 As strict as the core is with the rest: an unknown key, an unknown cluster, a value out of range is
 an error that names the field and the value.
@@ -17,6 +17,7 @@ from routing.twin.sites import Sessions, Site
 
 BLOCK_TOKENS = 512
 _CACHE = ("capacity_tokens", "block_tokens", "linear_state", "scope", "decode_holds")
+_ENGINE = ("layers", "chunk_tokens", "chunk_s")
 _DELAYS = ("agent_s", "agent_loss_ratio", "gate_s", "drain_s", "tick_s")
 
 
@@ -35,6 +36,20 @@ class CacheSettings:
     linear_state: Literal["none", "exact"]
     scope: Literal["instance", "cluster"]
     decode_holds: Literal["local_prefix", "nothing"]
+
+
+@dataclass(frozen=True)
+class Engine:
+    """How engines work, as far as profiles do not say.
+
+    KV is shipped in `layers` parts while it is computed. A prefill of more than `chunk_tokens` runs
+    in chunks, and each one after the first takes `chunk_s` longer; None: in one go. A profile that
+    was measured with chunks has their cost in its seconds already.
+    """
+
+    layers: int = 60
+    chunk_tokens: int | None = None
+    chunk_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -61,6 +76,7 @@ class Settings:
 
     sites: dict[str, Site | Sessions | None]
     cache: CacheSettings | None
+    engine: Engine
     faults: tuple[Fault, ...]
     delays: Delays
 
@@ -76,6 +92,7 @@ def parse_settings(document: dict[str, Any], scenario: Scenario) -> Settings:
     return Settings(
         sites=read_sites(root, scenario, block_tokens=block_tokens),
         cache=cache,
+        engine=_engine(root.table("engine", _ENGINE, optional=True)),
         faults=read_faults(root, scenario),
         delays=_delays(root.table("delays", _DELAYS, optional=True)),
     )
@@ -118,6 +135,17 @@ def _capacities(table: Table, scenario: Scenario, block_tokens: int) -> dict[str
 
 def _word(table: Table, key: str, words: tuple[str, ...], default: str) -> str:
     return table.one_of(key, words) if key in table.data else default
+
+
+def _engine(table: Table) -> Engine:
+    chunked = "chunk_tokens" in table.data
+    if "chunk_s" in table.data and not chunked:
+        raise table.error("chunk_s", "needs chunk_tokens")
+    return Engine(
+        layers=table.count("layers", Engine.layers, low=1),
+        chunk_tokens=table.count("chunk_tokens", low=1) if chunked else None,
+        chunk_s=table.number("chunk_s", 0.0, low=0, inclusive=True),
+    )
 
 
 def _delays(table: Table) -> Delays:

@@ -16,7 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from routing.core.model.kvcache import KvModel
-from routing.core.model.profiles import PrefillProfile
 from routing.twin.pd import PdCluster, Remote
 from routing.twin.prefill import PrefillPool
 from routing.twin.requests import Blocks, Requests
@@ -196,7 +195,7 @@ class Stages:
                 continue
             wants, reasons = cluster.split(mine.prompt_tokens)
             local = _rows(mine, reasons, ~wants)
-            cluster.pool.take(local, _seconds(cluster.profile, mine.prompt_tokens[~wants]))
+            cluster.pool.take(local, cluster.pool.service.many(mine.prompt_tokens[~wants]))
             cluster.decode.expect(local)
             rows += local
             for remote, chosen in cluster.shared_out(wants):
@@ -204,7 +203,7 @@ class Stages:
                 tokens = mine.prompt_tokens[chosen]
                 for row, size in zip(sent, self._kv.kv_bytes(tokens).tolist(), strict=True):
                     row[LINK], row[BYTES] = remote.link, size
-                part = (cluster, remote, sent, _seconds(remote.profile, tokens))
+                part = (cluster, remote, sent, remote.pool.service.many(tokens))
                 to_remotes.setdefault(remote.name, []).append(part)
                 rows += sent
         for name, parts in to_remotes.items():
@@ -228,11 +227,6 @@ class Stages:
             cluster.decode.expect(sent)
             if cluster.counts_remote:
                 cluster.n_remote += len(sent)
-
-
-def _seconds(profile: PrefillProfile, tokens: NDArray[np.int64]) -> list[float]:
-    found: list[float] = profile.prefill_s(tokens).tolist()
-    return found
 
 
 def _of_site(requests: Requests, index: int) -> Requests:

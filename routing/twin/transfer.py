@@ -36,8 +36,6 @@ MATHIS = math.sqrt(1.5)
 congestion avoidance algorithm, CCR 27(3), 1997; periodic loss, every segment acknowledged."""
 DEFAULT_CONNECTIONS = 8
 """Of one transfer, where the link does not say."""
-DEFAULT_LAYERS = 60
-"""Layers that KV is shipped by, where the model does not say."""
 
 
 @dataclass(frozen=True)

@@ -153,3 +153,16 @@ def test_two_pd_clusters_share_one_prefill_pool_and_decode_at_home() -> None:
     assert report.stages_s["queue"]["p99"] == pytest.approx(2.0, rel=1e-3)
     assert [each["bytes"] for each in report.links.values()] == [2_000_000, 2_000_000]
     assert [each["completed"] for each in report.sites.values()] == [1, 1]
+
+
+def test_chunks_after_the_first_cost_what_the_engine_says() -> None:
+    engine = {"chunk_tokens": 2000, "chunk_s": 0.25}
+    chunked = run(told([0.0], 5000), at(None), duration_s=99.0, engine=engine)
+    assert chunked.stages_s["prefill"]["mean"] == pytest.approx(5.0 + 2 * 0.25)
+    whole = run(told([0.0], 5000), at(None), duration_s=99.0)
+    assert whole.stages_s["prefill"]["mean"] == pytest.approx(5.0)
+
+
+def test_fewer_layers_leave_more_for_the_end() -> None:
+    report = run(told([0.0], 5000), at(0), duration_s=99.0, engine={"layers": 5})
+    assert report.stages_s["transfer"]["mean"] == pytest.approx(5e6 / 5 / 10e6, rel=1e-3)

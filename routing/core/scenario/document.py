@@ -1,8 +1,8 @@
 """A fleet's description (docs/contracts.md, Scenario): parsed TOML or JSON in, values out.
 
 Every key is checked and every unknown key is an error that names it, so a misspelt limit is never
-a limit that silently does not hold. The tables `arrivals`, `cache`, `faults` and `delays` belong to
-the simulation and are not looked into here.
+a limit that silently does not hold. The tables `arrivals`, `cache`, `engine`, `faults` and `delays`
+belong to the simulation and are not looked into here.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from routing.core.scenario.tables import ScenarioError, Table
 
 _ROOT = (
     *("fleet", "model", "profiles", "clusters", "links", "workload", "workloads", "baselines"),
-    *("arrivals", "cache", "faults", "delays"),
+    *("arrivals", "cache", "engine", "faults", "delays"),
 )
 _CLUSTER = (
     *("name", "kind", "profile", "instances", "start"),

@@ -107,7 +107,10 @@ def tally(parts: Iterable[Counted], *, tau_s: float) -> Tally:
         n = math.fsum(part.counts)
         weight, weight_squared = weight + w * n, weight_squared + w * w * n
         oldest_s = max(oldest_s, part.age_s)
-    counts = {edges: np.asarray(weights[edges]) @ np.asarray(rows[edges]) for edges in rows}
+    counts = {
+        edges: (np.asarray(weights[edges])[:, None] * np.asarray(rows[edges])).sum(axis=0)
+        for edges in rows
+    }
     return Tally(counts, weight, weight_squared, oldest_s)
 
 
@@ -169,22 +172,31 @@ def shifts(parts: Sequence[Counted], spans_s: Sequence[float]) -> tuple[LengthSh
 
     Ages count undecayed: what is asked is whether these are requests of the same kind.
     """
-    parts = [part for part in parts if _tells_lengths(part)]
-    if not parts:
+    rows: dict[Edges, list[Counted]] = {}
+    for part in filter(_tells_lengths, parts):
+        rows.setdefault(part.edges, []).append(part)
+    if not rows:
         return ()
-    age = np.repeat([part.age_s for part in parts], [len(part.counts) for part in parts])
-    n = np.concatenate([np.asarray(part.counts) for part in parts])
-    ln = np.concatenate([_ln_middles(part.edges) for part in parts])
+    age, n, ln, square = np.concatenate([_moments(*group) for group in rows.items()], axis=1)
     found = []
     for span_s in spans_s:
-        now, then = np.where(age <= span_s, n, 0.0), np.where(age > span_s, n, 0.0)
-        n_now, n_then = float(now.sum()), float(then.sum())
+        now, then = age <= span_s, age > span_s
+        n_now, n_then = float(n[now].sum()), float(n[then].sum())
         if n_now > 0 and n_then > 0:
-            mean_now, mean_then = float(now @ ln) / n_now, float(then @ ln) / n_then
-            squares = now @ (ln - mean_now) ** 2 + then @ (ln - mean_then) ** 2
-            sd = math.sqrt(float(squares) / (n_now + n_then))
+            mean_now, mean_then = float(ln[now].sum()) / n_now, float(ln[then].sum()) / n_then
+            squares = float(square.sum()) - n_now * mean_now**2 - n_then * mean_then**2
+            sd = math.sqrt(max(squares, 0.0) / (n_now + n_then))
             found.append(LengthShift(span_s, n_now, mean_now, n_then, mean_then, sd))
     return tuple(found)
+
+
+def _moments(edges: Edges, parts: Sequence[Counted]) -> Array:
+    """Of each part its age, its requests, and the sums of their ln and of its square; (4, n)."""
+    counts, ln = np.asarray([part.counts for part in parts], dtype=np.float64), _ln_middles(edges)
+    # Plain sums: a product of this size wakes every core that the linear algebra may use.
+    of_ln = counts * ln
+    age = [part.age_s for part in parts]
+    return np.array([age, counts.sum(axis=1), of_ln.sum(axis=1), (of_ln * ln).sum(axis=1)])
 
 
 @functools.lru_cache(maxsize=64)

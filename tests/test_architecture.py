@@ -22,10 +22,13 @@ AGENT_MODULES = (
     "strict_toml",
 )  # fmt: skip
 LAB = "the lab must be an independent witness of what the core predicts"
+TWIN = "the twin is pure, and no copy of what it is compared with"
 BASE = "it installs from the base package, without Django"
 FORBIDDEN: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ("routing/lab", ("routing.core", "routing.twin", "routing.gate"), LAB),
     ("routing/core", ("routing.lab", "routing.twin", "routing.gate"), "the core imports nobody"),
+    ("routing/twin", ("routing.lab", "routing.gate", "telemetry"), TWIN),
+    ("routing/twin", DJANGO_WORLD, TWIN),
     ("routing/gate", ("routing.lab", "routing.twin", "telemetry"), "a gate stands alone"),
     ("routing/gate", DJANGO_WORLD, BASE),
     ("routing/lab", DJANGO_WORLD, BASE),
@@ -194,6 +197,9 @@ def test_each_table_is_written_by_one_module() -> None:
         "RouterState": {"routing/delivery.py"},
         "Rebalance": {"routing/rebalance.py"},
         "RoleMove": {"routing/rebalance.py"},
+        "TraceFile": {"routing/backtests.py"},
+        "Backtest": {"routing/backtests.py"},
+        "BacktestRun": {"routing/backtests.py"},
         "Action": {"routing/audit.py"},
         "ApiToken": {"telemetry/tokens.py"},
     }

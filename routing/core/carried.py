@@ -29,7 +29,7 @@ import dataclasses
 import math
 from collections.abc import Iterable
 
-from routing.core import probe, words
+from routing.core import probe, relief, words
 from routing.core.model.kvcache import bytes_per_s
 from routing.core.scenario.document import Link
 from routing.core.situation import Situation
@@ -99,12 +99,13 @@ def _carrying(
 ) -> tuple[ClusterPlan, list[tuple[str, str]]]:
     """(the cluster's plan with what it has to carry, a reason and a sentence for each change)."""
     mode, why = cached
+    ratio, relief_why = relief.ratio(s, name, plan)
     moves = _moves(s, name) if mode == "abundant" else {}
     after = dataclasses.replace(
         plan,
         cache_mode=mode,
         moves=plan.moves if _alike(plan.moves, moves) else moves,
-        band=band_of(plan, s.params.band_ratio),
+        band=band_of(plan, ratio),
         max_remote_in_flight=probe.in_flight(s, name, plan),
         remote=probe.remote(s, name, plan),
     )
@@ -119,7 +120,10 @@ def _carrying(
     limited = after.max_remote_in_flight != plan.max_remote_in_flight
     if (probed or passed) and (limited or after.remote != plan.remote):
         said.append(("LinkBack", words.probed(name, probed or passed, over=not probed)))
-    fields = ("band",) if probed or passed else ("band", "max_remote_in_flight")
+    if after.band != plan.band and (relief_why or _is_wide(plan, s.params.band_ratio)):
+        said.append(("QueuesApart", words.band(name, after, relief_why)))
+    differing = () if said and said[-1][0] == "QueuesApart" else ("band",)
+    fields = differing if probed or passed else (*differing, "max_remote_in_flight")
     policy = _differing(plan, after, fields)
     if policy and not adopting:
         said.append(("PolicyChanged", words.policy_changed(name, policy)))
@@ -273,6 +277,11 @@ def band_of(plan: ClusterPlan, ratio: float) -> tuple[int, int] | None:
     if t is None or ratio <= 0:
         return None
     return math.floor(t / (1.0 + ratio)), math.ceil(t * (1.0 + ratio))
+
+
+def _is_wide(plan: ClusterPlan, ratio: float) -> bool:
+    usual = band_of(plan, ratio)
+    return plan.band is not None and usual is not None and plan.band[1] > usual[1]
 
 
 def _differing(before: ClusterPlan, after: ClusterPlan, fields: Iterable[str]) -> list[str]:

@@ -20,6 +20,7 @@ REASONS: dict[str, str] = {
     "RolesFollowed": "Engines run other roles than the plan said; the plan follows them.",
     "CacheAbundant": "The link has room: prefixes move to where they are needed if that pays.",
     "CacheScarce": "The link has no room for moved prefixes: caches are judged separately.",
+    "QueuesApart": "Requests queue on one side only, or nothing is heard; gates choose by waits.",
     "PolicyChanged": "The policy's band, remote limit or cache mode changed.",
     "TransportChanged": "A path suits other connections or pacing for its KV than the plan says.",
     "LeastRemote": "Headroom is above its target; t moves to send the least traffic remote.",

@@ -436,6 +436,7 @@ def survey(
             memory.base_rtt_s.get(link.id),
             now_s=observation.now_s,
             params=params,
+            needed=_queues(observation.pd.get(link.target)),
         )
         for link in scenario.links
     }
@@ -449,6 +450,11 @@ def survey(
     memory = _with_lengths(memory, observation.pd, observation.now_s)
     memory = role_memory.remembered(memory, observation, plan, scenario)
     return Situation(observation, plan, memory, params, scenario, views)
+
+
+def _queues(seen: PdObservation | None) -> bool:
+    """Whether more requests wait for local prefill than are in it."""
+    return seen is not None and (seen.queue_prefill or 0.0) >= max(seen.n_prefill, 1)
 
 
 def _with_lengths(memory: Memory, seen: Mapping[str, PdObservation], now_s: float) -> Memory:

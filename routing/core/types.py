@@ -262,8 +262,9 @@ class LinkMemory:
     `cleared_at_s` is when the last trouble ended. `tx_gbps` are the newest readings at one
     `capacity_gbps`, oldest first, the last taken at `read_at_s`. `plateau_gbps` is the rate that a
     saturated link was seen to pass although more was promised, last seen at `plateau_at_s`.
-    `n_downs` failures in a row ended at `up_at_s` the last time. `breaker` is in its state since
-    `breaker_at_s`, opened `n_openings` times in a row. Nothing was sent since `quiet_since_s`, or
+    `n_downs` failures in a row ended at `up_at_s` the last time; before the last one the link had
+    lasted `lasted_s`. It is `needed` while requests queue for want of it. `breaker` is in its state
+    since `breaker_at_s`, opened `n_openings` times in a row. Nothing was sent since `quiet_since_s`, or
     something again since `resumed_at_s`. A transfer usually runs at `transfer_gbps` over
     `transfer_bytes`, `n_odd` in a row did not; one connection was seen to be limited to
     `per_connection_gbps`, last at `per_connection_at_s`, and since `flow_since_s` that is what
@@ -282,6 +283,8 @@ class LinkMemory:
     plateau_at_s: float | None = None
     n_downs: int = 0
     up_at_s: float | None = None
+    lasted_s: float | None = None
+    needed: bool = False
     breaker: Literal["closed", "open", "half_open"] = "closed"
     breaker_at_s: float | None = None
     n_openings: int = 0

@@ -297,6 +297,13 @@ def transport(name: str, sent: Mapping[str, Transport]) -> str:
     return f"KV for {name} should be sent {hints}."
 
 
+def band(name: str, after: ClusterPlan, why: str) -> str:
+    chosen = f"from {number(after.band)} uncached tokens gates of {name} take the sooner side"
+    if why:
+        return f"{chosen[0].upper()}{chosen[1:]}: {why}."
+    return f"Queues of {name} are even again: {chosen}."
+
+
 def policy_changed(name: str, what: Iterable[str]) -> str:
     return f"{name} takes over from the policy: {', '.join(what)}."
 

@@ -112,7 +112,9 @@ def test_a_link_that_swings_around_its_limit_flips_the_mode_at_most_once_per_dwe
     for tick in range(100):
         tx_gbps = 75.0 if tick % 20 == 19 else 10.0
         observation = seen(1000.0 + 6 * tick, pd=pd(movable_ratio=0.2), link=link(tx_gbps=tx_gbps))
-        verdict = decide(observation, running, memory, Params(mode="active", band_ratio=0.0), scenario())
+        verdict = decide(
+            observation, running, memory, Params(mode="active", band_ratio=0.0), scenario()
+        )
         running, memory = verdict.plan, verdict.memory
         modes.append(running.clusters["pd"].cache_mode)
     begun = sum(b == "abundant" != a for a, b in itertools.pairwise(modes))

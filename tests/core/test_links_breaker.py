@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 from collections.abc import Iterable
@@ -38,12 +39,15 @@ def watch(
     memory: LinkMemory = link_state.NEW_LINK,
     from_s: float = 1000.0,
     step_s: float = 2.0,
+    needed: bool = False,
     **facts: Any,
 ) -> list[LinkView]:
     on, views = demo_scenario(**facts).links[0], []
     for i, reading in enumerate(readings):
         now_s = from_s + step_s * i
-        view = link_state.view(on, reading, memory, 0.005, now_s=now_s, params=PARAMS)
+        view = link_state.view(
+            on, reading, memory, 0.005, now_s=now_s, params=PARAMS, needed=needed
+        )
         memory = view.memory
         views.append(view)
     return views
@@ -238,6 +242,33 @@ def test_d10_a_link_that_flaps_has_to_be_up_longer_each_time() -> None:
     assert waits == [60.0, 120.0, 240.0, 480.0]
     memory = watch([down], memory=memory, from_s=now_s + breaker.FORGIVEN_S)[-1].memory
     assert memory.n_downs == 1, "forgiven"
+
+
+def test_a_link_that_lasted_is_tried_soon_while_requests_queue_for_want_of_it() -> None:
+    down, up = link(capacity_gbps=0.0, tx_gbps=0.0), link()
+    waits = []
+    memory, now_s = link_state.NEW_LINK, 1000.0
+    for lasts_s in (240.0, 120.0, 60.0, 30.0, 10.0):
+        memory = watch([down], memory=memory, from_s=now_s, needed=True)[-1].memory
+        views = watch([up] * 500, memory=memory, from_s=now_s + 2.0, needed=True)
+        back = next(i for i, view in enumerate(views) if not view.down)
+        waits.append(2.0 * back)
+        memory, now_s = views[back].memory, now_s + 2.0 + 2.0 * back + lasts_s
+    # Never seen to fail; it lasted 240 s, 120 s, 60 s; then the fifth failure in a row.
+    assert waits == [4.0, 4.0, 16.0, 60.0, 900.0]
+
+
+@pytest.mark.parametrize(
+    ("queue", "needed"), [(None, False), (0.0, False), (2.0, False), (3.0, True)]
+)
+def test_a_link_is_needed_where_more_wait_than_are_served(
+    queue: float | None, needed: bool
+) -> None:
+    observation = seen(link=link(capacity_gbps=0.0, tx_gbps=0.0))
+    cluster = dataclasses.replace(observation.pd["pd"], n_prefill=3, queue_prefill=queue)
+    observation = dataclasses.replace(observation, pd={"pd": cluster})
+    verdict = decide(observation, plan(19_500), Memory(), PARAMS, demo_scenario())
+    assert verdict.memory.links[LINK].needed is needed
 
 
 def test_a_long_outage_is_one_failure() -> None:

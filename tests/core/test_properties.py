@@ -285,7 +285,9 @@ def test_an_adopted_plan_is_never_predicted_to_be_worse(demand, gbps, t, n_prefi
     roles = {"n_prefill": n_prefill, "n_decode": 8 - n_prefill}
     observation = seen(pd=pd(demand_rps=demand, **roles), link=link)
     ready = Memory(gain_since_s=900.0)
-    verdict = decide(observation, plan(t, **roles), ready, Params(mode="active", band_ratio=0.0), SCENARIO)
+    verdict = decide(
+        observation, plan(t, **roles), ready, Params(mode="active", band_ratio=0.0), SCENARIO
+    )
     if verdict.action == "adopt":
         assert verdict.adopted.headroom >= verdict.current.headroom * (1 - 1e-9)
         assert verdict.best.headroom >= verdict.adopted.headroom * 0.95

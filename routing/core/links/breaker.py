@@ -15,7 +15,9 @@ another kind (D2: the first transfers after idling fail, later ones do not): wit
 of the first traffic after a pause of `IDLE_GAP_S` they are an event and open nothing.
 
 Hold-down: a link that failed and came back is used again after the clear time, doubled for each
-failure in a row, at most `LONGEST_HOLD_S`; in a row means within `FORGIVEN_S` (D10).
+failure in a row, at most `LONGEST_HOLD_S`; in a row means within `FORGIVEN_S` (D10). That damping
+is for links that can be done without. While requests queue for want of one that had lasted, it is
+tried again sooner (`down_hold_s`).
 """
 
 from __future__ import annotations
@@ -35,6 +37,8 @@ LEAST_FAILED = 3
 HOLD_S = 60.0
 """Longer than the half minute that transfers are counted over: a probe is judged by its own."""
 LONGEST_HOLD_S = 900.0
+LEAST_HOLD_S = 4.0
+"""Two readings: one alone may be the last before the next failure."""
 PROBE_S = 30.0
 PROBE_LEAST = 3
 PROBE_LEAST_FAILED = 2
@@ -107,8 +111,22 @@ def went_down(memory: LinkMemory, now_s: float) -> LinkMemory:
     """One more failure of the link, unless it is down already."""
     if memory.trouble == "down":
         return memory
-    forgiven = memory.up_at_s is None or now_s - memory.up_at_s >= FORGIVEN_S
-    return dataclasses.replace(memory, n_downs=1 if forgiven else memory.n_downs + 1)
+    lasted_s = None if memory.up_at_s is None else now_s - memory.up_at_s
+    forgiven = lasted_s is None or lasted_s >= FORGIVEN_S
+    n_downs = 1 if forgiven else memory.n_downs + 1
+    return dataclasses.replace(memory, n_downs=n_downs, lasted_s=lasted_s)
+
+
+def down_hold_s(memory: LinkMemory, first_s: float) -> float:
+    """How long a link has to be up again before it is used.
+
+    One that is `needed` and lasted for longer than `first_s` the last time is waited for shorter,
+    by the square of how much longer: waiting then costs more than another failure.
+    """
+    lasted_s = math.inf if memory.lasted_s is None else memory.lasted_s
+    if memory.needed and lasted_s >= first_s:
+        return max(first_s * (first_s / lasted_s) ** 2, min(LEAST_HOLD_S, first_s))
+    return hold_s(memory.n_downs, first_s)
 
 
 def hold_s(n_in_a_row: int, first_s: float) -> float:

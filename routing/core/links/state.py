@@ -136,8 +136,13 @@ def view(
     *,
     now_s: float,
     params: Params,
+    needed: bool = False,
 ) -> LinkView:
-    """The link's state after this tick's reading, which may be missing. Never raises for data."""
+    """The link's state after this tick's reading, which may be missing. Never raises for data.
+
+    `needed`: requests queue at the far end for want of it.
+    """
+    memory = dataclasses.replace(memory, needed=needed)
     most = congestion.most_gbps(link, seen)
     fresh = seen is not None and (seen.age_s is None or seen.age_s <= params.stale_after_s)
     tx = congestion.tx_of(seen, most) if fresh else None
@@ -297,7 +302,7 @@ def _transfers(
 def _hold_s(memory: LinkMemory, params: Params) -> float:
     """How long the present trouble has to be over before it counts as over."""
     if memory.trouble == "down":
-        return breaker.hold_s(memory.n_downs, params.congestion_clear_s)
+        return breaker.down_hold_s(memory, params.congestion_clear_s)
     return params.congestion_clear_s
 
 

@@ -1,0 +1,78 @@
+"""When gates may look further than usual for the side that answers sooner.
+
+Inside the band around t a gate takes the side whose first byte it expects sooner. The band is as
+wide as the policy's `band_ratio`, and `RELIEF_RATIO` wide while t is certainly not what is needed:
+
+* **apart**: requests queue on one side (`QUEUED` for each of its instances) and hardly any on the
+  other (`APART` as many at most). So it is after an outage, when what had to wait is all on one
+  side: at the best t that side gets as much as it can serve, and its queue stays. With queues on
+  both sides, as in a burst, the best t is what serves most, and the band stays;
+* **blind**: the cluster's telemetry is missing, or older than `BLIND` times what counts as old.
+  Gates still hear their own requests.
+
+It ends when the queues are even (`EVEN`) or gone (`CALM` an instance), and no sooner than
+`congestion_clear_s` after the last change: a band is not to open and close with every burst. Over a
+link that is congested, down or probed nobody is relieved. A policy without a band has none here.
+"""
+
+from __future__ import annotations
+
+from routing.core.hysteresis import wait_until
+from routing.core.situation import Situation
+from routing.core.types import ClusterPlan
+
+RELIEF_RATIO = 4.0
+"""[t / 5, 5 t]: nine of ten prompts of a log-normal of sigma 1."""
+QUEUED, CALM = 8.0, 0.5
+APART, EVEN = 0.25, 0.5
+BLIND = 2.0
+
+
+def ratio(s: Situation, name: str, plan: ClusterPlan) -> tuple[float, str]:
+    """(the band's ratio for the cluster, why it is wider than the policy's; empty if it is not)."""
+    usual, t = s.params.band_ratio, plan.threshold_tokens
+    if usual <= 0.0 or t is None:
+        return usual, ""
+    running = s.clusters[name]
+    wide = running.band is not None and running.band[1] > t * (1.0 + usual) + 1.0
+    least, most = (CALM, EVEN) if wide else (QUEUED, APART)
+    why = _blind(s, name) or _apart(s, name, plan, least, most)
+    if why:
+        return max(RELIEF_RATIO, usual), why
+    free_s = wait_until(s.memory.last_change_s, s.params.congestion_clear_s, s.now_s)
+    if wide and s.now_s < free_s:
+        return max(RELIEF_RATIO, usual), "its queues were uneven lately"
+    return usual, ""
+
+
+def _blind(s: Situation, name: str) -> str:
+    gap, age_s = s.gaps.get(name), s.observation.pd[name].age_s
+    old = age_s is None or age_s > BLIND * s.params.stale_after_s
+    return "its telemetry is missing or old" if gap and gap.missing and old else ""
+
+
+def _apart(s: Situation, name: str, plan: ClusterPlan, least: float, most: float) -> str:
+    """Words for a queue of `least` an instance, at most `most` of that on the other side."""
+    if any(view.congested or view.down or view.probing for view in s.views_into(name)):
+        return ""
+    seen = s.observation.pd[name]
+    local = _each(seen.queue_prefill, seen.n_prefill)
+    remotes = [
+        _each(there.queue_prefill, there.n_prefill)
+        for remote in plan.remote
+        if (there := s.observation.prefill.get(remote)) is not None
+    ]
+    remote = min((each for each in remotes if each is not None), default=None)
+    if local is None or remote is None:
+        return ""
+    more, less = max(local, remote), min(local, remote)
+    if more < least or less > most * more:
+        return ""
+    side = "local" if local >= remote else "remote"
+    return (
+        f"{more:.3g} requests wait for each {side} prefill instance, {less:.3g} on the other side"
+    )
+
+
+def _each(queue: float | None, n: int) -> float | None:
+    return None if queue is None or n < 1 else queue / n

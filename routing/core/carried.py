@@ -99,13 +99,13 @@ def _carrying(
 ) -> tuple[ClusterPlan, list[tuple[str, str]]]:
     """(the cluster's plan with what it has to carry, a reason and a sentence for each change)."""
     mode, why = cached
-    ratio, relief_why = relief.ratio(s, name, plan)
+    band, relief_why = relief.band(s, name, plan)
     moves = _moves(s, name) if mode == "abundant" else {}
     after = dataclasses.replace(
         plan,
         cache_mode=mode,
         moves=plan.moves if _alike(plan.moves, moves) else moves,
-        band=band_of(plan, ratio),
+        band=band,
         max_remote_in_flight=probe.in_flight(s, name, plan),
         remote=probe.remote(s, name, plan),
     )
@@ -120,7 +120,7 @@ def _carrying(
     limited = after.max_remote_in_flight != plan.max_remote_in_flight
     if (probed or passed) and (limited or after.remote != plan.remote):
         said.append(("LinkBack", words.probed(name, probed or passed, over=not probed)))
-    if after.band != plan.band and (relief_why or _is_wide(plan, s.params.band_ratio)):
+    if after.band != plan.band and relief.EVERYTHING in (after.band, plan.band):
         said.append(("QueuesApart", words.band(name, after, relief_why)))
     differing = () if said and said[-1][0] == "QueuesApart" else ("band",)
     fields = differing if probed or passed else (*differing, "max_remote_in_flight")
@@ -269,19 +269,6 @@ def _alike(running: dict[str, int], wanted: dict[str, int]) -> bool:
     return running.keys() == wanted.keys() and all(
         1 / _ALIKE <= wanted[link] / max(running[link], 1) <= _ALIKE for link in wanted
     )
-
-
-def band_of(plan: ClusterPlan, ratio: float) -> tuple[int, int] | None:
-    """The band around the plan's t that `band_ratio` asks for; None without t or ratio."""
-    t = plan.threshold_tokens
-    if t is None or ratio <= 0:
-        return None
-    return math.floor(t / (1.0 + ratio)), math.ceil(t * (1.0 + ratio))
-
-
-def _is_wide(plan: ClusterPlan, ratio: float) -> bool:
-    usual = band_of(plan, ratio)
-    return plan.band is not None and usual is not None and plan.band[1] > usual[1]
 
 
 def _differing(before: ClusterPlan, after: ClusterPlan, fields: Iterable[str]) -> list[str]:

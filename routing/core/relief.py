@@ -1,7 +1,7 @@
 """When gates may look further than usual for the side that answers sooner.
 
 Inside the band around t a gate takes the side whose first byte it expects sooner. The band is as
-wide as the policy's `band_ratio`, and `RELIEF_RATIO` wide while t is certainly not what is needed:
+wide as the policy's `band_ratio`, and holds every length while t is certainly not what is needed:
 
 * **apart**: requests queue on one side (`QUEUED` for each of its instances) and hardly any on the
   other (`APART` as many at most). So it is after an outage, when what had to wait is all on one
@@ -17,32 +17,41 @@ link that is congested, down or probed nobody is relieved. A policy without a ba
 
 from __future__ import annotations
 
+import math
+
 from routing.core.hysteresis import wait_until
+from routing.core.placement.token_edges import TOKEN_EDGES
 from routing.core.situation import Situation
 from routing.core.types import ClusterPlan
 
-RELIEF_RATIO = 4.0
-"""[t / 5, 5 t]: nine of ten prompts of a log-normal of sigma 1."""
+Band = tuple[int, int] | None
+EVERYTHING = (0, TOKEN_EDGES[-1])
+"""Short prompts as well: behind a minute of queue they wait as long as all others."""
 QUEUED, CALM = 8.0, 0.5
 APART, EVEN = 0.25, 0.5
 BLIND = 2.0
 
 
-def ratio(s: Situation, name: str, plan: ClusterPlan) -> tuple[float, str]:
-    """(the band's ratio for the cluster, why it is wider than the policy's; empty if it is not)."""
-    usual, t = s.params.band_ratio, plan.threshold_tokens
-    if usual <= 0.0 or t is None:
-        return usual, ""
-    running = s.clusters[name]
-    wide = running.band is not None and running.band[1] > t * (1.0 + usual) + 1.0
+def band(s: Situation, name: str, plan: ClusterPlan) -> tuple[Band, str]:
+    """(the cluster's band, why it holds everything; empty where it is the policy's)."""
+    usual = band_of(plan, s.params.band_ratio)
+    if usual is None:
+        return None, ""
+    wide = s.clusters[name].band == EVERYTHING
     least, most = (CALM, EVEN) if wide else (QUEUED, APART)
     why = _blind(s, name) or _apart(s, name, plan, least, most)
-    if why:
-        return max(RELIEF_RATIO, usual), why
     free_s = wait_until(s.memory.last_change_s, s.params.congestion_clear_s, s.now_s)
-    if wide and s.now_s < free_s:
-        return max(RELIEF_RATIO, usual), "its queues were uneven lately"
-    return usual, ""
+    if not why and wide and s.now_s < free_s:
+        why = "its queues were uneven lately"
+    return (EVERYTHING, why) if why else (usual, "")
+
+
+def band_of(plan: ClusterPlan, ratio: float) -> Band:
+    """The band around the plan's t that `band_ratio` asks for; None without t or ratio."""
+    t = plan.threshold_tokens
+    if t is None or ratio <= 0:
+        return None
+    return math.floor(t / (1.0 + ratio)), math.ceil(t * (1.0 + ratio))
 
 
 def _blind(s: Situation, name: str) -> str:

@@ -298,10 +298,9 @@ def transport(name: str, sent: Mapping[str, Transport]) -> str:
 
 
 def band(name: str, after: ClusterPlan, why: str) -> str:
-    chosen = f"from {number(after.band)} uncached tokens gates of {name} take the sooner side"
     if why:
-        return f"{chosen[0].upper()}{chosen[1:]}: {why}."
-    return f"Queues of {name} are even again: {chosen}."
+        return f"Gates of {name} take the side that answers sooner, whatever the length: {why}."
+    return f"Queues of {name} are even again: gates choose by waits in {number(after.band)} only."
 
 
 def policy_changed(name: str, what: Iterable[str]) -> str:

@@ -78,6 +78,7 @@ def build(
                 kv=scenario.model,
                 holds_prefix=settings.cache is not None
                 and settings.cache.decode_holds == "local_prefix",
+                n_gates=settings.delays.n_gates,
                 plan=plan,
             )
         )

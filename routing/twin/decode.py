@@ -49,11 +49,10 @@ class DecodePool(ABC):
         self._tell(rows, READY, 1)
 
     def _tell(self, rows: Sequence[Row], when: int, odd: int) -> None:
-        first = 2 * self._count + odd
-        numbers = range(first, first + 2 * len(rows), 2)
-        self._events += [
-            (row[when], number, row) for number, row in zip(numbers, rows, strict=True)
-        ]
+        events, number = self._events, 2 * self._count + odd
+        for row in rows:
+            events.append((row[when], number, row))
+            number += 2
         self._count += len(rows)
 
     @abstractmethod

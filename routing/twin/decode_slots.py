@@ -45,7 +45,7 @@ class DecodeSlots(DecodePool):
                     self._homeless.append((number, row))
                     continue
             else:
-                least = min(loads, default=OUT)
+                least = min(loads) if loads else OUT
                 if least >= OUT:
                     self._homeless.append((number, row))
                     continue

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from routing.core.model.kvcache import KvModel
 from routing.core.placement import rule as placement
 from routing.core.placement import sides
+from routing.core.placement.credit import Credit
 from routing.core.placement.rule import Prefixes, Rule, Side, WeightedTurns
 from routing.core.placement.wait import Pending, Wait
 from routing.core.types import ClusterPlan
@@ -54,6 +55,28 @@ class Remote:
         return self.flows.path.capacity_bytes_per_s > 0.0 and len(self.pool) > 0
 
 
+class _Gate:
+    """What one gate knows of local (named by nothing) and of PrfaaS clusters: how long they take,
+    and how far what it believes of their caches lately came true. Where all instances of a side
+    share a cache, all of that does."""
+
+    def __init__(self) -> None:
+        self._waits: dict[str, Wait] = {}
+        self._credits: dict[str, Credit] = {}
+
+    def wait(self, side: str) -> Wait:
+        return self._waits.setdefault(side, Wait())
+
+    def credit(self, side: str) -> Credit:
+        return self._credits.setdefault(side, Credit())
+
+    def believed(self, side: str, held_tokens: int) -> int:
+        """What the side is taken to have of a prompt, of which its instances together have so
+        many tokens."""
+        found = self._credits.get(side)
+        return held_tokens if found is None else int(held_tokens * found.ratio)
+
+
 class PdCluster:
     """A PD cluster: its prefill pool, its decode pool, what its gates run."""
 
@@ -67,6 +90,7 @@ class PdCluster:
         remotes: Mapping[str, Remote],
         kv: KvModel,
         holds_prefix: bool,
+        n_gates: int,
         plan: ClusterPlan,
     ) -> None:
         self.index, self.name = index, name
@@ -80,9 +104,9 @@ class PdCluster:
         self._local_up = False
         self._kv, self._holds_prefix = kv, holds_prefix
         self._turns = WeightedTurns()
-        self._waits: dict[str, Wait] = {}
+        self._gates = [_Gate() for _ in range(n_gates)]
+        self._next_gate = 0
         self._pending: dict[int, tuple[Wait, Pending, Row]] = {}
-        """By `id` of the row."""
         """What the gate has sent and got no first byte of, by `id` of its row."""
         self.adopt(plan)
 
@@ -182,14 +206,21 @@ class PdCluster:
     def place(self, row: Row, blocks: Blocks) -> bool:
         """Routes one request by the rule, gives it to an instance there, and to the link; False
         where no instance is left to take it: it is `stranded` until one comes."""
-        remote, moved_tokens = self._route(row, blocks)
+        gate = self._gates[self._next_gate]
+        self._next_gate = (self._next_gate + 1) % len(self._gates)
+        remote, moved_tokens = self._route(row, blocks, gate)
         pool = self.pool if remote is None else remote.pool
         if pool.is_empty:
             pool.stranded.append(row)
             return False
+        name = "" if remote is None else remote.name
+        claimed = pool.held_tokens(row, blocks) if pool.spreads_prefixes else 0
         pool.take_one(row, blocks, moved_tokens=moved_tokens)
+        if claimed:
+            found, size = min(claimed, row[PROMPT] - row[COMPUTED]), pool.block_tokens
+            gate.credit(name).claimed(claimed / size, confirmed=found / size)
         if self.listens:
-            wait = self._wait("" if remote is None else remote.name)
+            wait = gate.wait(name)
             pending = wait.sent(tokens=row[COMPUTED], now_s=row[GIVEN])
             self._pending[id(row)] = (wait, pending, row)
         if remote is not None:
@@ -200,12 +231,12 @@ class PdCluster:
             self.n_remote += self.counts_remote
         return True
 
-    def _route(self, row: Row, blocks: Blocks) -> tuple[Remote | None, int]:
+    def _route(self, row: Row, blocks: Blocks, gate: _Gate) -> tuple[Remote | None, int]:
         """The PrfaaS cluster, None for local; the tokens of prefix that moved there first."""
         held = self.pool.held_tokens(row, blocks)
         admissible = self._admissible
         if self.simple:
-            uncached = row[UNCACHED] = row[PROMPT] - held
+            uncached = row[UNCACHED] = row[PROMPT] - gate.believed("", held)
             if uncached <= self._above:
                 row[REASON] = self._short
                 return None, 0
@@ -214,23 +245,25 @@ class PdCluster:
                 return None, 0
             row[REASON] = self._long
             return self.pick(admissible), 0
-        return self._by_rule(row, blocks, held, admissible)
+        return self._by_rule(row, blocks, gate, held, admissible)
 
     def _by_rule(
-        self, row: Row, blocks: Blocks, held: int, admissible: Sequence[str]
+        self, row: Row, blocks: Blocks, gate: _Gate, held: int, admissible: Sequence[str]
     ) -> tuple[Remote | None, int]:
         given_s, total = row[GIVEN], row[PROMPT]
         remote = self.pick(admissible) if admissible else None
         held_there = 0 if remote is None else remote.pool.held_tokens(row, blocks)
         back = remote is not None and remote.back is not None
+        believed = gate.believed("", held)
+        believed_there = 0 if remote is None else gate.believed(remote.name, held_there)
         judged = placement.judge(
             self._rule,
             Prefixes(
                 total,
-                held,
-                held_there,
-                movable_local=held if back else 0,
-                movable_remote=held_there,
+                believed,
+                believed_there,
+                movable_local=believed if back else 0,
+                movable_remote=believed_there,
             ),
             to_local="" if remote is None else remote.link_id,
             to_remote="" if remote is None else remote.back_id,
@@ -239,8 +272,8 @@ class PdCluster:
         if self._rule.in_band(judged.uncached_tokens) and remote is not None:
             left = judged.compute_tokens
             waits_s = {
-                "local": self._wait("").expected_s(tokens=left["local"], now_s=given_s),
-                "remote": self._wait(remote.name).expected_s(tokens=left["remote"], now_s=given_s),
+                "local": gate.wait("").expected_s(tokens=left["local"], now_s=given_s),
+                "remote": gate.wait(remote.name).expected_s(tokens=left["remote"], now_s=given_s),
             }
         chosen = placement.route(
             self._rule,
@@ -261,10 +294,6 @@ class PdCluster:
             elif remote.back is not None:
                 moved = self._move(row, held - held_there, remote.back) and held
         return (remote if chosen.side == "remote" else None), moved
-
-    def _wait(self, side: str) -> Wait:
-        """What the gate has heard of local (empty) or of a PrfaaS cluster."""
-        return self._waits.setdefault(side, Wait())
 
     def _move(self, row: Row, tokens: int, flows: LinkFlows) -> bool:
         """Sends a prefix over; the request waits for it. How long is told by the share of the link

@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from routing.core.carried import band_of
 from routing.core.decide import decide
 from routing.core.model import fleetmodel
 from routing.core.model.optimize import Freedom, optimise
@@ -19,6 +18,7 @@ from routing.core.model.planner import plan_scenario
 from routing.core.model.site_work import Method
 from routing.core.model.throughput import ALWAYS_LOCAL_T
 from routing.core.placement.token_edges import TOKEN_EDGES
+from routing.core.relief import band_of
 from routing.core.scenario.document import Scenario
 from routing.core.types import ClusterPlan, Memory, Observation, Params, Plan, Verdict
 

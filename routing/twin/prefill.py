@@ -38,7 +38,7 @@ class PrefillPool:
         block_tokens: int = 1,
         keeps_rows: bool = False,
     ) -> None:
-        self.service, self._block_tokens = service, block_tokens
+        self.service, self.block_tokens = service, block_tokens
         self._new_cache = new_cache
         self._own_caches = new_cache is not None and not shared_cache
         n_caches = 0 if new_cache is None else 1 if shared_cache else n
@@ -57,6 +57,11 @@ class PrefillPool:
     def __len__(self) -> int:
         """Instances that take requests."""
         return sum(1 for free_s in self._free_s if free_s < math.inf)
+
+    @property
+    def spreads_prefixes(self) -> bool:
+        """Whether a prompt may be given to an instance that does not hold what another one does."""
+        return self._own_caches
 
     @property
     def is_empty(self) -> bool:
@@ -83,7 +88,7 @@ class PrefillPool:
     def take_one(self, row: Row, blocks: Blocks, *, moved_tokens: int = 0) -> None:
         """As `take` for one row of which a prefix may be cached here, or was brought here; fills
         COMPUTED too."""
-        given_s, prompt, size = row[GIVEN], row[PROMPT], self._block_tokens
+        given_s, prompt, size = row[GIVEN], row[PROMPT], self.block_tokens
         most = (prompt - 1) // size  # the last token is computed, its logits start the answer
         i = self._soonest(prompt, blocks, given_s, most)
         start_s = self._free_s[i]
@@ -117,7 +122,7 @@ class PrefillPool:
         for i, free in enumerate(free_s):
             if free < math.inf:
                 held = self._caches[i].match(blocks, at_s=given_s, most=most)[1]
-                cached = held * self._block_tokens
+                cached = held * self.block_tokens
                 end_s = max(free, given_s) + self.service.seconds(prompt - cached, cached)
                 if end_s < best:
                     best, found = end_s, i
@@ -127,7 +132,7 @@ class PrefillPool:
         """Leading tokens of it with KV and state somewhere in the cluster, when it is given."""
         if not blocks:
             return 0
-        size, at_s = self._block_tokens, row[GIVEN]
+        size, at_s = self.block_tokens, row[GIVEN]
         most = (row[PROMPT] - 1) // size
         best = 0
         for cache in self._caches:

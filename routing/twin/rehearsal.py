@@ -168,9 +168,7 @@ class Snapshot:
     """A `Rehearsal` as it stood. `again` gives copies of it."""
 
     def __init__(self, rehearsal: Rehearsal) -> None:
-        stages = rehearsal.stages
-        for pool in (*stages.pools.values(), *(cluster.pool for cluster in stages.clusters)):
-            pool.forget_done(rehearsal.now_s)
+        rehearsal.stages.forget_done(rehearsal.now_s)
         self._kept: dict[int, Any] = {}
         file = io.BytesIO()
         _Writer(file, self._kept).dump(rehearsal)

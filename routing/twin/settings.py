@@ -18,7 +18,7 @@ from routing.twin.sites import Sessions, Site
 BLOCK_TOKENS = 512
 _CACHE = ("capacity_tokens", "block_tokens", "linear_state", "scope", "decode_holds")
 _ENGINE = ("layers", "chunk_tokens", "chunk_s")
-_DELAYS = ("agent_s", "agent_loss_ratio", "gate_s", "drain_s", "tick_s")
+_DELAYS = ("agent_s", "agent_loss_ratio", "gate_s", "drain_s", "tick_s", "n_gates")
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,8 @@ class Delays:
     A sample reaches the console `agent_s` after it was taken, `agent_loss_ratio` of them never; a
     gate applies a plan `gate_s` after it was made. An instance serves in its new role no earlier
     than `drain_s` after it was cordoned, and not before what it runs is finished. A decision is
-    made every `tick_s`.
+    made every `tick_s`. Requests come to the `n_gates` of a PD cluster in turns, and each gate goes
+    by what it heard of its own.
     """
 
     agent_s: float = 1.0
@@ -67,6 +68,7 @@ class Delays:
     gate_s: float = 0.5
     drain_s: float = 30.0
     tick_s: float = 2.0
+    n_gates: int = 1
 
 
 @dataclass(frozen=True)
@@ -159,4 +161,5 @@ def _delays(table: Table) -> Delays:
         gate_s=table.number("gate_s", default.gate_s, low=0, inclusive=True),
         drain_s=table.number("drain_s", default.drain_s, low=0, inclusive=True),
         tick_s=table.number("tick_s", default.tick_s, low=0),
+        n_gates=table.count("n_gates", default.n_gates, low=1),
     )

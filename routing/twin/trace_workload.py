@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import count
+from itertools import accumulate, chain, count
 from typing import Literal
 
 import numpy as np
@@ -95,7 +95,7 @@ class TraceWorkload:
         if trace.blocks is not None:
             blocks = [trace.blocks[row] for row in rows.tolist()]
             if new_ids:
-                blocks = [tuple([i + new_ids for i in ids]) for ids in blocks]
+                blocks = _renumbered(blocks, new_ids)
         return Requests(
             at_s=at_s / self._speed,
             prompt_tokens=trace.prompt_tokens[rows],
@@ -103,6 +103,13 @@ class TraceWorkload:
             site=self._sites[rows],
             blocks=blocks,
         )
+
+
+def _renumbered(blocks: Sequence[Blocks], new_ids: int) -> list[Blocks]:
+    """The same prompts with ids that are `new_ids` higher."""
+    n_ids = [len(ids) for ids in blocks]
+    ids = (np.fromiter(chain.from_iterable(blocks), np.int64, sum(n_ids)) + new_ids).tolist()
+    return [ids[end - n : end] for n, end in zip(n_ids, accumulate(n_ids), strict=True)]
 
 
 def trace_workload(

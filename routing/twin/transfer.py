@@ -172,16 +172,22 @@ class LinkFlows:
         due.sort()
         arrived: list[Row] = []
         half_rtt_s = self.path.rtt_s / 2.0
-        now_s, n_due = self._now_s, 0
+        now_s, n_due, n_all_due = self._now_s, 0, len(due)
+        catching: _Flow | None = None
         while True:
             n_waiting, fair = self._share()
-            due_s = due[n_due][0] if n_due < len(due) else math.inf
             end_s = ends[0][0] if ends else math.inf
-            next_s = min(due_s, end_s, until_s)
-            drain_s = now_s + (draining[0][0] - self._v) / fair if draining and fair else math.inf
-            catching, catch_s = self._soonest_caught(now_s, fair) if lagging else (None, math.inf)
-            if drain_s <= next_s or catch_s < next_s:
-                next_s = min(drain_s, catch_s)
+            due_s = due[n_due][0] if n_due < n_all_due else math.inf
+            next_s = end_s if end_s < until_s else until_s
+            next_s = due_s if due_s < next_s else next_s
+            drain_s = catch_s = math.inf
+            if n_waiting:
+                if draining and fair:
+                    drain_s = now_s + (draining[0][0] - self._v) / fair
+                if lagging:
+                    catching, catch_s = self._soonest_caught(now_s, fair)
+                if drain_s <= next_s or catch_s < next_s:
+                    next_s = drain_s if drain_s < catch_s else catch_s
             elapsed_s = next_s - now_s
             if elapsed_s > 0.0:
                 self._pass(elapsed_s, n_waiting, fair)

@@ -6,9 +6,8 @@ import dataclasses
 
 import pytest
 
-from routing.core.carried import band_of
 from routing.core.decide import decide
-from routing.core.relief import RELIEF_RATIO
+from routing.core.relief import EVERYTHING, band_of
 from routing.core.types import Memory, Params, Plan, Verdict
 from tests.core.cases import demo_scenario, link, plan, seen
 
@@ -47,10 +46,16 @@ def banded(ratio: float) -> Plan:
     return dataclasses.replace(running, clusters={"pd": cluster})
 
 
+def wide() -> Plan:
+    running = plan(T)
+    cluster = dataclasses.replace(running.clusters["pd"], band=EVERYTHING)
+    return dataclasses.replace(running, clusters={"pd": cluster})
+
+
 def is_wide(verdict: Verdict) -> bool:
     cluster = verdict.plan.clusters["pd"]
-    assert cluster.band in (band_of(cluster, 0.2), band_of(cluster, RELIEF_RATIO))
-    return cluster.band == band_of(cluster, RELIEF_RATIO)
+    assert cluster.band in (band_of(cluster, 0.2), EVERYTHING)
+    return cluster.band == EVERYTHING
 
 
 @pytest.mark.parametrize(
@@ -76,14 +81,14 @@ def test_queues_on_one_side_widen_the_band(
 
 
 @pytest.mark.parametrize(
-    ("local", "remote", "wide"), [(0.6, 0.0, True), (0.4, 0.0, False), (6.0, 3.1, False)]
+    ("local", "remote", "stays"), [(0.6, 0.0, True), (0.4, 0.0, False), (6.0, 3.1, False)]
 )
 def test_a_wide_band_stays_until_queues_are_even_or_gone(
-    local: float, remote: float, wide: bool
+    local: float, remote: float, stays: bool
 ) -> None:
-    verdict = says(local, remote, running=banded(RELIEF_RATIO))
-    assert is_wide(verdict) is wide
-    if not wide:
+    verdict = says(local, remote, running=wide())
+    assert is_wide(verdict) is stays
+    if not stays:
         assert verdict.reason == "QueuesApart"
         assert "even again" in verdict.message
 
@@ -92,8 +97,8 @@ def test_a_band_does_not_close_right_after_a_change() -> None:
     now_s = says(0.0, 0.0).memory.smoothed_at_s
     assert now_s is not None
     late, soon = (Memory(last_change_s=now_s - ago_s) for ago_s in (60.0, 59.0))
-    assert not is_wide(says(0.0, 0.0, running=banded(RELIEF_RATIO), memory=late))
-    assert is_wide(says(0.0, 0.0, running=banded(RELIEF_RATIO), memory=soon))
+    assert not is_wide(says(0.0, 0.0, running=wide(), memory=late))
+    assert is_wide(says(0.0, 0.0, running=wide(), memory=soon))
 
 
 @pytest.mark.parametrize(("age_s", "wide"), [(14.0, False), (29.0, False), (31.0, True)])

@@ -37,8 +37,8 @@ LEAST_FAILED = 3
 HOLD_S = 60.0
 """Longer than the half minute that transfers are counted over: a probe is judged by its own."""
 LONGEST_HOLD_S = 900.0
-LEAST_HOLD_S = 4.0
-"""Two readings: one alone may be the last before the next failure."""
+LEAST_HOLD_S = 2.0
+"""A tick: the first reading shows that it is up, the next that it stayed."""
 PROBE_S = 30.0
 PROBE_LEAST = 3
 PROBE_LEAST_FAILED = 2

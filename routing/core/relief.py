@@ -10,7 +10,7 @@ wide as the policy's `band_ratio`, and holds every length while t is certainly n
 * **blind**: the cluster's telemetry is missing, or older than `BLIND` times what counts as old.
   Gates still hear their own requests.
 
-It ends when the queues are even (`EVEN`) or gone (`CALM` an instance), and no sooner than
+It ends when the queues are short (`SHORT`) and even (`EVEN`), or gone (`CALM`), and no sooner than
 `congestion_clear_s` after the last change: a band is not to open and close with every burst. Over a
 link that is congested, down or probed nobody is relieved. A policy without a band has none here.
 """
@@ -27,7 +27,7 @@ from routing.core.types import ClusterPlan
 Band = tuple[int, int] | None
 EVERYTHING = (0, TOKEN_EDGES[-1])
 """Short prompts as well: behind a minute of queue they wait as long as all others."""
-QUEUED, CALM = 8.0, 0.5
+QUEUED, SHORT, CALM = 8.0, 4.0, 0.5
 APART, EVEN = 0.25, 0.5
 BLIND = 2.0
 
@@ -38,8 +38,7 @@ def band(s: Situation, name: str, plan: ClusterPlan) -> tuple[Band, str]:
     if usual is None:
         return None, ""
     wide = s.clusters[name].band == EVERYTHING
-    least, most = (CALM, EVEN) if wide else (QUEUED, APART)
-    why = _blind(s, name) or _apart(s, name, plan, least, most)
+    why = _blind(s, name) or _apart(s, name, plan, wide=wide)
     free_s = wait_until(s.memory.last_change_s, s.params.congestion_clear_s, s.now_s)
     if not why and wide and s.now_s < free_s:
         why = "its queues were uneven lately"
@@ -60,8 +59,8 @@ def _blind(s: Situation, name: str) -> str:
     return "its telemetry is missing or old" if gap and gap.missing and old else ""
 
 
-def _apart(s: Situation, name: str, plan: ClusterPlan, least: float, most: float) -> str:
-    """Words for a queue of `least` an instance, at most `most` of that on the other side."""
+def _apart(s: Situation, name: str, plan: ClusterPlan, *, wide: bool) -> str:
+    """Words for queues that are too different; where they were, for what is left of that."""
     if any(view.congested or view.down or view.probing for view in s.views_into(name)):
         return ""
     seen = s.observation.pd[name]
@@ -75,7 +74,11 @@ def _apart(s: Situation, name: str, plan: ClusterPlan, least: float, most: float
     if local is None or remote is None:
         return ""
     more, less = max(local, remote), min(local, remote)
-    if more < least or less > most * more:
+    if wide:
+        over = more < CALM or (more < SHORT and less > EVEN * more)
+    else:
+        over = more < QUEUED or less > APART * more
+    if over:
         return ""
     side = "local" if local >= remote else "remote"
     return (

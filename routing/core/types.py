@@ -265,11 +265,11 @@ class LinkMemory:
     `n_downs` failures in a row ended at `up_at_s` the last time; before the last one the link had
     lasted `lasted_s`. It is `needed` while requests queue for want of it. `breaker` is in its state
     since `breaker_at_s`, opened `n_openings` times in a row. Nothing was sent since
-    `quiet_since_s`, or something again since `resumed_at_s`. A transfer usually runs at `transfer_gbps` over
-    `transfer_bytes`, `n_odd` in a row did not; one connection was seen to be limited to
-    `per_connection_gbps`, last at `per_connection_at_s`, and since `flow_since_s` that is what
-    limits the link. The last burst was at `burst_at_s`. `label`, `signs` and `events` are what the
-    last look found (`links/state`).
+    `quiet_since_s`, or something again since `resumed_at_s`. A transfer usually runs at
+    `transfer_gbps` over `transfer_bytes`, `n_odd` in a row did not; one connection was seen to be
+    limited to `per_connection_gbps`, last at `per_connection_at_s`, and since `flow_since_s` that
+    is what limits the link. The last burst was at `burst_at_s`. `label`, `signs` and `events` are
+    what the last look found (`links/state`).
     """
 
     trouble: Literal["none", "congested", "down"] = "none"

@@ -81,7 +81,8 @@ def test_queues_on_one_side_widen_the_band(
 
 
 @pytest.mark.parametrize(
-    ("local", "remote", "stays"), [(0.6, 0.0, True), (0.4, 0.0, False), (6.0, 3.1, False)]
+    ("local", "remote", "stays"),
+    [(0.6, 0.0, True), (0.4, 0.0, False), (6.0, 3.1, True), (3.9, 2.0, False), (3.9, 1.9, True)],
 )
 def test_a_wide_band_stays_until_queues_are_even_or_gone(
     local: float, remote: float, stays: bool

@@ -154,6 +154,12 @@ def _nav(fleet: str | None, current: str | None, role: Role) -> list[dict[str, A
                 *("Decisions", "decisions", "decisions"),
                 ("decision", "tick", "roll-back", "cancel-delivery"),
             ),
+            ("Planner", "planner", "planner", ()),
+            (
+                *("Backtests", "backtests", "backtests"),
+                ("backtest", "start-backtest", "cancel-backtest"),
+            ),
+            ("Request", "request", "request", ()),
         ]
     else:
         pages = [("Overview", "overview", "overview", ())]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from django.contrib.auth.views import LoginView, LogoutView
 from django.urls import path
 
-from console import changes, undoing, views
+from console import backtests, changes, planner, request_simulator, undoing, views
 
 urlpatterns = [
     path(
@@ -17,6 +17,16 @@ urlpatterns = [
     path("", views.home, name="overview"),
     path("fleets/<slug:fleet>/", views.overview, name="fleet-overview"),
     path("fleets/<slug:fleet>/fleet/", views.fleet_page, name="fleet"),
+    path("fleets/<slug:fleet>/planner/", planner.page, name="planner"),
+    path("fleets/<slug:fleet>/request/", request_simulator.page, name="request"),
+    path("fleets/<slug:fleet>/backtests/", backtests.page, name="backtests"),
+    path("fleets/<slug:fleet>/backtests/start/", backtests.start, name="start-backtest"),
+    path("fleets/<slug:fleet>/backtests/<int:backtest_id>/", backtests.one, name="backtest"),
+    path(
+        "fleets/<slug:fleet>/backtests/<int:backtest_id>/cancel/",
+        backtests.cancel,
+        name="cancel-backtest",
+    ),
     path("fleets/<slug:fleet>/mode/", changes.mode, name="mode"),
     path("fleets/<slug:fleet>/hold/", changes.hold, name="hold"),
     path("fleets/<slug:fleet>/holds/<int:hold_id>/release/", changes.release, name="release"),

@@ -191,6 +191,8 @@ CELERY_WORKER_PREFETCH_MULTIPLIER = 1
 CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
 CELERY_BROKER_CONNECTION_MAX_RETRIES = None  # for ever: a broker may be away for a night
 CELERY_WORKER_HIJACK_ROOT_LOGGER = False
+# Minutes of computing must never stand in front of a tick: they have processes of their own.
+CELERY_TASK_ROUTES = {"routing.backtest": {"queue": "twin"}}
 CELERY_BEAT_SCHEDULE = {
     # `expires` below the interval: a burst of late ticks after an outage runs once (S-53).
     "routing.tick": {
@@ -202,6 +204,11 @@ CELERY_BEAT_SCHEDULE = {
         "task": "routing.rebalance",
         "schedule": 1.0,
         "options": {"expires": 0.9},
+    },
+    "routing.backtests_swept": {
+        "task": "routing.backtests_swept",
+        "schedule": 5.0,
+        "options": {"expires": 4.5},
     },
     "telemetry.partitions": {
         "task": "telemetry.partitions",

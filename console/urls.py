@@ -8,7 +8,7 @@ from drf_spectacular.views import SpectacularAPIView
 from console import api, health
 from console.auth import RolePermission
 from routing import api as routing_api
-from routing import explain_api, link_api, rebalance_api, undo
+from routing import backtest_api, explain_api, link_api, planning_api, rebalance_api, undo
 
 api_urlpatterns = [
     path(
@@ -22,6 +22,8 @@ api_urlpatterns = [
     path("", include(rebalance_api.urlpatterns)),
     path("", include(explain_api.urlpatterns)),
     path("", include(link_api.urlpatterns)),
+    path("", include(planning_api.urlpatterns)),
+    path("", include(backtest_api.urlpatterns)),
 ]
 
 urlpatterns = [

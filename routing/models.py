@@ -1,7 +1,8 @@
 """What the loop remembers: fleets and their policy, ticks, decisions, deliveries, the audit.
 
 `commands` is the only writer of Policy, Hold and Fleet; `scheduler` of Tick and Decision;
-`delivery` of Delivery and RouterState; `rebalance` of Rebalance and RoleMove; `audit` of Action.
+`delivery` of Delivery and RouterState; `rebalance` of Rebalance and RoleMove; `backtests` of
+TraceFile, Backtest and BacktestRun; `audit` of Action.
 """
 
 from __future__ import annotations
@@ -206,6 +207,87 @@ class RoleMove(models.Model):
 
     def __str__(self) -> str:
         return f"{self.instance} {self.from_role} -> {self.to_role}: {self.step}"
+
+
+class TraceFile(models.Model):
+    """Recorded requests that somebody uploaded, kept gzipped; the same file is kept once."""
+
+    fleet = models.ForeignKey(Fleet, on_delete=models.CASCADE, related_name="traces")
+    name = models.CharField(max_length=200)
+    sha256 = models.CharField(max_length=64)
+    n_bytes = models.PositiveBigIntegerField(help_text="As uploaded.")
+    data = models.BinaryField()
+    uploaded_by = models.CharField(max_length=150)
+    created_at = models.DateTimeField()
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(
+                fields=["fleet", "sha256"], name="one_trace_file_per_fleet_and_content"
+            )
+        ]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class Backtest(models.Model):
+    """Policies on one workload in the twin: what was asked, as it stood when it was asked.
+
+    `scenario` is the document with the changed numbers in it, `asked` everything else
+    (`backtest_asked`), `recording` the recorded interval, `prepared` what the first worker found
+    the workload to be. How far it is, its runs say.
+    """
+
+    fleet = models.ForeignKey(Fleet, on_delete=models.CASCADE, related_name="backtests")
+    scenario = models.JSONField()
+    asked = models.JSONField()
+    trace = models.ForeignKey(
+        TraceFile, on_delete=models.RESTRICT, related_name="backtests", null=True
+    )
+    recording = models.JSONField(null=True)
+    prepared = models.JSONField(null=True)
+    note = models.CharField(max_length=200, blank=True)
+    requested_by = models.CharField(max_length=150)
+    created_at = models.DateTimeField()
+    cancel_requested = models.BooleanField(default=False)
+    cancelled_by = models.CharField(max_length=150, blank=True)
+
+    class Meta:
+        indexes = [models.Index(fields=["fleet", "created_at"], name="backtests_by_fleet_and_time")]
+
+    def __str__(self) -> str:
+        return f"{self.fleet_id} backtest {self.pk}"
+
+
+class BacktestRun(models.Model):
+    """One policy under one seed. `attempt` counts the workers that took it; only the newest one's
+    word counts. `report` is partial until the state is `done`."""
+
+    backtest = models.ForeignKey(Backtest, on_delete=models.CASCADE, related_name="runs")
+    policy = models.CharField(max_length=40)
+    seed = models.PositiveIntegerField()
+    place = models.PositiveIntegerField(help_text="In the order of the policies asked for.")
+    state = models.CharField(max_length=10, default="queued")
+    attempt = models.PositiveIntegerField(default=0)
+    progress = models.FloatField(default=0.0)
+    report = models.JSONField(null=True)
+    error = models.CharField(max_length=500, blank=True)
+    wall_s = models.FloatField(null=True)
+    started_at = models.DateTimeField(null=True)
+    heartbeat_at = models.DateTimeField(null=True)
+    finished_at = models.DateTimeField(null=True)
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(
+                fields=["backtest", "policy", "seed"], name="one_run_per_policy_and_seed"
+            )
+        ]
+        indexes = [models.Index(fields=["state", "heartbeat_at"], name="backtest_runs_by_state")]
+
+    def __str__(self) -> str:
+        return f"{self.policy} seed {self.seed}: {self.state}"
 
 
 class Action(models.Model):

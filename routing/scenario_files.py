@@ -1,14 +1,29 @@
-"""The files a scenario names, read from beside it."""
+"""A scenario's file, and the files it names, read from beside it."""
 
 from __future__ import annotations
 
 import gzip
+import tomllib
 import zlib
 from pathlib import Path
 from typing import Any
 
 from routing.core.scenario.inline import inlined
 from routing.core.scenario.profile_files import FileError
+
+
+def read_document(path: Path) -> dict[str, Any]:
+    """The document in a TOML file, with what its files say in their place.
+
+    Raises FileError where it cannot be read, ScenarioError where a file that it names cannot.
+    """
+    try:
+        document = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as exc:
+        raise FileError(exc.strerror or str(exc)) from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as exc:
+        raise FileError(f"is not TOML: {exc}") from None
+    return inline_files(document, beside=path.parent)
 
 
 def inline_files(document: dict[str, Any], *, beside: Path) -> dict[str, Any]:

@@ -8,14 +8,18 @@ import logging
 from celery import shared_task
 from django.conf import settings
 from django.utils import timezone
+from kombu.exceptions import OperationalError
 
-from routing import delivery, rebalance_driver, scheduler
+from routing import backtest_work, backtests, delivery, rebalance_driver, scheduler
 from routing.models import Fleet
 
 TICKS_KEPT = datetime.timedelta(days=3)
 """About 4 KB a tick: at one every 2 s this is half a gigabyte for each fleet."""
 ROUTERS_KEPT = datetime.timedelta(hours=24)
 """A gate that is silent for a day was retired, not restarted."""
+TWIN_PROCESSES = 2
+"""Of the worker of queue `twin`, as `manage.py up` starts it."""
+SWEEP_S = 5.0
 
 log = logging.getLogger(__name__)
 
@@ -36,6 +40,30 @@ def rebalance() -> None:
     rebalance_driver.drive(timezone.now)
 
 
+@shared_task(name="routing.backtest")
+def backtest() -> None:
+    """One run of a backtest, whichever is next, and then the next task for what still waits."""
+    if backtest_work.work(timezone.now):
+        wake_twin(1)
+
+
+@shared_task(name="routing.backtests_swept")
+def backtests_swept() -> None:
+    """Runs whose worker died, or whose message got lost, find another."""
+    wake_twin(backtests.sweep(timezone.now()))
+
+
+def wake_twin(n: int) -> None:
+    """Tells up to `TWIN_PROCESSES` workers that something may wait for them. A message that is lost
+    is sent again by the sweep, and one that nobody takes expires, so that they never pile up."""
+    for _ in range(min(n, TWIN_PROCESSES)):
+        try:
+            backtest.apply_async(expires=SWEEP_S, retry=False)
+        except OperationalError as exc:
+            log.warning("the twin's workers were not told of backtests: %s", exc)
+            return
+
+
 @shared_task(name="routing.prune")
 def prune() -> None:
     """Forget ticks past their time, unless they decided something, and gates that are gone."""
@@ -45,3 +73,6 @@ def prune() -> None:
     forgotten = delivery.forget_routers(timezone.now() - ROUTERS_KEPT)
     if forgotten:
         log.info("%d gates not heard of for %s forgotten", forgotten, ROUTERS_KEPT)
+    old = backtests.prune(timezone.now() - backtests.KEPT)
+    if old:
+        log.info("%d backtests older than %d days forgotten", old, backtests.KEPT.days)

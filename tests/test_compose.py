@@ -1,4 +1,4 @@
-"""docker-compose.yml: five roles from one image and one set of settings, accepted by a parser."""
+"""docker-compose.yml: six roles from one image and one set of settings, accepted by a parser."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ def services() -> dict[str, Any]:
 
 
 def test_every_role_is_there(services: dict[str, Any]) -> None:
-    assert services.keys() >= {"web", "worker", "beat", "postgres", "valkey"}
+    assert services.keys() >= {"web", "worker", "twin", "beat", "postgres", "valkey"}
 
 
 def test_our_roles_share_image_and_settings(services: dict[str, Any]) -> None:
-    ours = [services[name] for name in ("prepare", "web", "worker", "beat")]
+    ours = [services[name] for name in ("prepare", "web", "worker", "twin", "beat")]
     assert all(s["image"] == ours[0]["image"] for s in ours)
     assert all(s["environment"] == ours[0]["environment"] for s in ours)
     assert ours[0]["environment"].keys() <= {s.name for s in env.SETTINGS}

@@ -22,11 +22,11 @@ from tests.console.test_pages import words
 pytestmark = pytest.mark.django_db
 
 ARGUMENTS = {"fleet": "f1"} | dict.fromkeys(
-    ("hold_id", "decision_id", "seq", "token_id", "rebalance_id"), 1
+    ("hold_id", "decision_id", "seq", "token_id", "rebalance_id", "backtest_id"), 1
 )
 LOOKING = {
     *("login", "logout", "overview", "fleet-overview", "fleet"),
-    *("decisions", "decision", "tick", "audit"),
+    *("decisions", "decision", "tick", "planner", "backtests", "backtest", "request", "audit"),
 }
 CHANGING = sorted(entry.name for entry in pages.urlpatterns if entry.name not in LOOKING)
 HELD = {
@@ -85,7 +85,7 @@ def confirm(client: Client, path: str, **more: str) -> Any:
 def test_every_page_that_changes_something_is_known_here() -> None:
     assert set(CHANGING) == {
         *("cancel-delivery", "cancel-rebalance", "hold", "mode", "release", "revoke-token"),
-        *("reset-breaker", "roll-back", "tokens"),
+        *("reset-breaker", "roll-back", "tokens", "start-backtest", "cancel-backtest"),
     }
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import tomllib
 from argparse import ArgumentParser
 from pathlib import Path
 from typing import Any
@@ -13,8 +12,9 @@ from django.core.management.base import BaseCommand, CommandError
 
 from routing.core.model.planner import plan_scenario
 from routing.core.scenario.document import parse_scenario
+from routing.core.scenario.profile_files import FileError
 from routing.core.scenario.tables import ScenarioError
-from routing.scenario_files import inline_files
+from routing.scenario_files import read_document
 
 _WORTH_SAYING = 0.001
 
@@ -41,11 +41,10 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         path = Path(options["scenario"])
-        document = _read(path)
         try:
-            scenario = parse_scenario(inline_files(document, beside=path.parent))
+            scenario = parse_scenario(read_document(path))
             answer = plan_scenario(scenario, options["method"], headroom_target=options["headroom"])
-        except ScenarioError as exc:
+        except (ScenarioError, FileError) as exc:
             raise CommandError(f"{options['scenario']}: {exc}", returncode=2) from None
         self.stdout.write(json.dumps(answer) if options["json"] else "\n".join(_lines(answer)))
 
@@ -55,15 +54,6 @@ def factor(text: str) -> float:
     if not 0.0 < value < math.inf:
         raise ValueError(text)
     return value
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as exc:
-        raise CommandError(f"{path}: {exc.strerror or exc}", returncode=2) from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as exc:
-        raise CommandError(f"{path}: is not TOML: {exc}", returncode=2) from None
 
 
 def _lines(answer: dict[str, Any]) -> list[str]:

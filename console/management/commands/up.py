@@ -20,12 +20,13 @@ from django.core.management.base import BaseCommand, CommandError
 
 from console import demo, embedded
 from console.supervisor import Program, StartError, Supervisor, with_signals
+from routing.tasks import TWIN_PROCESSES
 
 _REACH_TIMEOUT_S = 5
 
 
 class Command(BaseCommand):
-    help = "Start PostgreSQL and Valkey (unless given), the web server, the worker and beat."
+    help = "Start PostgreSQL and Valkey (unless given), the web server, the workers and beat."
     requires_system_checks = []
 
     def add_arguments(self, parser: ArgumentParser) -> None:
@@ -186,6 +187,13 @@ def _console_programs(
         *(python, "-m", "celery", "-A", "console", "--quiet", "worker", "--pool", "threads"),
         *("--concurrency", "2", "--loglevel", "warning", "--without-gossip", "--without-mingle"),
     )
+    # Nice: what backtests compute is never worth a late tick or a late sample.
+    twin = (
+        *("nice", "-n", "10", python, "-m", "celery", "-A", "console", "--quiet", "worker"),
+        *("--queues", "twin", "--hostname", "twin@%h", "--pool", "prefork"),
+        *("--concurrency", str(TWIN_PROCESSES), "--max-memory-per-child", "1500000"),
+        *("--loglevel", "warning", "--without-gossip", "--without-mingle"),
+    )
     beat = (
         *(python, "-m", "celery", "-A", "console", "--quiet", "beat", "--loglevel", "warning"),
         *("--pidfile", "", "--schedule", str(state / "beat-schedule")),
@@ -194,6 +202,7 @@ def _console_programs(
         Program("web", uvicorn, env, ready_url=f"{url}/healthz"),
         Program("worker", worker, env),
         Program("beat", beat, env),
+        Program("twin", twin, env),
     ]
 
 

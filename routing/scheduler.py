@@ -19,9 +19,10 @@ from routing import announce, commands, delivery, fleets, link_breakers, rebalan
 from routing.core.decide import decide
 from routing.core.jsonable import to_jsonable
 from routing.core.links import transport
+from routing.core.relief import band_of
 from routing.core.scenario.document import Scenario
-from routing.core.types import ClusterPlan, Memory, Observation, Plan, RoleChange, Verdict
-from routing.models import Decision, Fleet, Hold, Policy, Rebalance, Tick
+from routing.core.types import ClusterPlan, Memory, Observation, Params, Plan, RoleChange, Verdict
+from routing.models import Decision, Fleet, Policy, Rebalance, Tick
 from routing.observe import observe
 
 SAME_ADVICE_RATIO = 0.05
@@ -108,9 +109,10 @@ def _verdict(
     now: datetime.datetime,
 ) -> Verdict:
     holds = commands.open_holds(fleet, now)
+    params = fleets.params_of(policy, holds)
     earlier = running or fleets.newest_of_any_epoch(fleet)
     if running is None and policy.mode == "active":
-        first = _first_plan(fleet, scenario, observation, earlier, holds)
+        first = _first_plan(fleet, scenario, observation, earlier, params)
         if first is not None:
             reason, message, plan = first
             return Verdict(
@@ -121,7 +123,7 @@ def _verdict(
                 memory=dataclasses.replace(memory, last_change_s=now.timestamp()),
             )
     plan = fleets.plan_of(earlier) if earlier else always_local(fleet, scenario, observation)
-    return decide(observation, plan, memory, fleets.params_of(policy, holds), scenario)
+    return decide(observation, plan, memory, params, scenario)
 
 
 def _first_plan(
@@ -129,7 +131,7 @@ def _first_plan(
     scenario: Scenario,
     observation: Observation,
     earlier: Decision | None,
-    holds: list[Hold],
+    params: Params,
 ) -> tuple[str, str, Plan] | None:
     """The first plan of an epoch: what ran in the last one, else what the scenario starts with.
 
@@ -139,19 +141,21 @@ def _first_plan(
         plan = dataclasses.replace(fleets.plan_of(earlier), epoch=fleet.epoch, version=1)
         sentence = f"Plan {earlier.epoch}.{earlier.version} is issued again under a raised epoch."
         return "EpochRaised", sentence, plan
-    if holds or not any(c.start for c in scenario.clusters if c.kind == "pd"):
+    if params.holds or not any(c.start for c in scenario.clusters if c.kind == "pd"):
         return None
     base = always_local(fleet, scenario, observation)
     clusters = dict(base.clusters)
     for cluster in scenario.clusters:
         if cluster.kind == "pd" and cluster.start is not None:
             threshold = cluster.start.threshold_tokens
-            clusters[cluster.name] = dataclasses.replace(
+            started = dataclasses.replace(
                 clusters[cluster.name],
                 mode="always_local" if threshold is None else "threshold",
                 threshold_tokens=threshold,
                 transport=transport.described(scenario, cluster.name),
             )
+            band = band_of(started, params.band_ratio)
+            clusters[cluster.name] = dataclasses.replace(started, band=band)
     plan = dataclasses.replace(base, version=1, clusters=clusters)
     return "Initial", "The first plan is the one the fleet's scenario starts with.", plan
 

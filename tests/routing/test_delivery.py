@@ -80,7 +80,7 @@ def test_the_document_says_what_routers_need(fleet: Fleet) -> None:
             "pd": {
                 "mode": "threshold",
                 "threshold_tokens": 4000,
-                "band": [4000, 4000],
+                "band": [3333, 4800],
                 "cache_mode": "scarce",
                 "moves": {},
                 "remote": {"prfaas": 1.0},

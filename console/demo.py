@@ -28,6 +28,8 @@ Options = dict[str, Any]
 _KV_EVENTS = "kv-events "
 """Begins the name of a port where the engine named behind it publishes."""
 
+_CACHE_TOKENS = 2_097_152
+"""Of prefixes, that an instance keeps."""
 _RATE_RPS = {1: 2.5, 2: 3.6}
 """Requests a second by number of PD clusters: the best plan carries about 1.3 times that."""
 _SECOND_PD = {"instances": 6, "mu": 9.5, "share": 4 / 9}
@@ -334,7 +336,7 @@ def _stack(scenario: dict[str, Any], ports: dict[str, int], options: Options) ->
     return {
         "scenario": "scenario.toml",
         "cache_scope": options["cache"],
-        **_caches(options),
+        **_caches(options, _CACHE_TOKENS),
         "kv_events": options["kv_events"] == "on",
         "ports": {
             "admin": ports["admin"],
@@ -346,16 +348,21 @@ def _stack(scenario: dict[str, Any], ports: dict[str, int], options: Options) ->
     }
 
 
-def _caches(options: Options) -> dict[str, Any]:
-    """What stack and gates must agree on about prefix caches."""
+def _caches(options: Options, capacity_tokens: int) -> dict[str, Any]:
+    """What stack and gates must agree on about prefix caches; the capacity where it is bounded."""
     exact = {"linear_state": "exact"} if options["linear_state"] == "exact" else {}
-    unbounded = {"cache_capacity_tokens": "infinite"} if options["cache"] == "cluster" else {}
-    return exact | unbounded
+    bounded = options["cache"] == "instance"
+    return exact | {"cache_capacity_tokens": capacity_tokens if bounded else "infinite"}
 
 
 def _gate(router: str, ports: dict[str, int], console_url: str, options: Options) -> dict[str, Any]:
     fleet, cluster, name = router.split("/")
-    caches, suffix = _caches(options), _suffix(cluster)
+    suffix = _suffix(cluster)
+
+    def caches(place: str) -> dict[str, Any]:
+        """All that the cluster's instances keep together."""
+        n = sum(engine.startswith(f"{fleet}/{place}/") for engine in ports)
+        return _caches(options, n * _CACHE_TOKENS)
 
     def events(place: str) -> dict[str, Any]:
         if options["kv_events"] == "off":
@@ -371,9 +378,13 @@ def _gate(router: str, ports: dict[str, int], console_url: str, options: Options
         "token_file": "gate.token",
         "plan_file": f"{name}.plan.json",
         "upstreams": {
-            "local": {"url": _url(ports[f"local{suffix}"]), **caches, **events(cluster)},
+            "local": {"url": _url(ports[f"local{suffix}"]), **caches(cluster), **events(cluster)},
             "remote": {
-                "prfaas": {"url": _url(ports[f"remote{suffix}"]), **caches, **events("prfaas")}
+                "prfaas": {
+                    "url": _url(ports[f"remote{suffix}"]),
+                    **caches("prfaas"),
+                    **events("prfaas"),
+                }
             },
         },
     }

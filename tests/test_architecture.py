@@ -39,7 +39,8 @@ FORBIDDEN: tuple[tuple[str, tuple[str, ...], str], ...] = (
 )
 
 GATE_MAY_IMPORT_OF_CORE = {
-    *("placement.rule", "placement.sides", "placement.token_edges", "placement.wait", "types"),
+    *("placement.credit", "placement.rule", "placement.sides", "placement.token_edges"),
+    *("placement.wait", "types"),
 }
 """The routing rule itself, so that gate, simulator and console have one; a gate has no numpy."""
 

@@ -32,11 +32,9 @@ from typing import Protocol
 import msgspec
 import xxhash
 
-Chain = tuple[bytes, ...]
+from routing.core.placement.credit import Credit
 
-_CREDIT_DECAY = 0.97
-_CREDIT_PRIOR_BLOCKS = 16.0
-"""Blocks' worth of good faith an upstream starts with."""
+Chain = tuple[bytes, ...]
 
 
 def new_hasher(salt: bytes) -> xxhash.xxh3_64:
@@ -94,10 +92,14 @@ class _Found:
 
 @dataclass
 class Ticket:
-    """One request given to the upstream: what it may leave there, and what was claimed before."""
+    """One request given to the upstream: what it may leave there, and what was claimed before.
+
+    Of each chain the first `n_settled` blocks were there already, whatever becomes of it.
+    """
 
     seq: int
     chains: tuple[Chain, ...]
+    n_settled: tuple[int, ...]
     match: Match
     _open: bool = field(default=True, repr=False)
 
@@ -127,7 +129,7 @@ class PrefixIndex:
         self._capacity_blocks = capacity_blocks
         self._blocks: OrderedDict[bytes, _Block] = OrderedDict()
         self._seq = 0
-        self._confirmed = self._claimed = _CREDIT_PRIOR_BLOCKS
+        self._credit = Credit()
 
     def __len__(self) -> int:
         return len(self._blocks)
@@ -138,19 +140,22 @@ class PrefixIndex:
     @property
     def credit(self) -> float:
         """Share of recent claims that came true, 0..1."""
-        return self._confirmed / self._claimed
+        return self._credit.ratio
 
     def match(self, chains: tuple[Chain, ...]) -> Match:
         """How much of the prompt is believed cached. Changes nothing."""
-        found = [self._find(chain) for chain in chains]
-        return Match(sum(f.n_blocks for f in found), sum(f.n_settled for f in found))
+        return _summed([self._find(chain) for chain in chains])
 
     def dispatch(self, chains: tuple[Chain, ...]) -> Ticket:
         """Records that a prompt is being sent to the upstream."""
         self._seq += 1
-        match = self.match(chains)
-        kept = tuple(self._record(chain, ends_with_state=True, n_pending=1) for chain in chains)
-        return Ticket(self._seq, kept, match)
+        found = [self._find(chain) for chain in chains]
+        # Instructions that all prompts begin with are part of some running prefill at any time.
+        kept = tuple(
+            self._record(chain, ends_with_state=True, pending_from=each.n_settled)
+            for chain, each in zip(chains, found, strict=True)
+        )
+        return Ticket(self._seq, kept, tuple(each.n_settled for each in found), _summed(found))
 
     def adopt(self, keys: Sequence[bytes], *, state_at_end: bool) -> None:
         """Records what another gate says the upstream holds: consecutive keys of one chain.
@@ -159,7 +164,7 @@ class PrefixIndex:
         the end of the last key's block.
         """
         self._seq += 1
-        self._record(tuple(keys), ends_with_state=state_at_end, n_pending=0)
+        self._record(tuple(keys), ends_with_state=state_at_end, pending_from=len(keys))
 
     def prefilled(self, ticket: Ticket) -> None:
         """The first answer byte came: the prompt's blocks are in the cache."""
@@ -194,9 +199,7 @@ class PrefixIndex:
         if len(ticket.chains) != 1 or n_settled == 0:
             return
         missed = cached_blocks <= n_settled - 1
-        confirmed = cached_blocks if missed else float(n_settled)
-        self._confirmed = self._confirmed * _CREDIT_DECAY + confirmed
-        self._claimed = self._claimed * _CREDIT_DECAY + n_settled
+        self._credit.claimed(n_settled, confirmed=cached_blocks if missed else n_settled)
         if not missed:
             return
         n_cached = int(cached_blocks)
@@ -253,8 +256,9 @@ class PrefixIndex:
     def _is_told(self, key: bytes) -> bool:
         return self.holders is not None and key in self.holders
 
-    def _record(self, chain: Chain, *, ends_with_state: bool, n_pending: int) -> Chain:
-        """Enters one chain as the most recent; what of it fits into the cache."""
+    def _record(self, chain: Chain, *, ends_with_state: bool, pending_from: int) -> Chain:
+        """Enters one chain as the most recent; what of it fits into the cache. Blocks from
+        `pending_from` on wait for a prefill."""
         kept = chain
         if self._capacity_blocks is not None and len(chain) > self._capacity_blocks:
             kept, ends_with_state = chain[: self._capacity_blocks], False
@@ -265,11 +269,11 @@ class PrefixIndex:
             key = kept[i]
             block = blocks.get(key)
             if block is None:
-                blocks[key] = _Block(seq, seq, seq, n_pending)
+                blocks[key] = _Block(seq, seq, seq, int(i >= pending_from))
                 continue
             blocks.move_to_end(key)
             block.touched = seq
-            block.n_pending += n_pending
+            block.n_pending += i >= pending_from
             if i >= n_known:
                 # Computed anew, and whatever state it once ended with is not.
                 block.born = block.floor = seq
@@ -286,8 +290,8 @@ class PrefixIndex:
         if not ticket._open:
             return False
         ticket._open = False
-        for chain in ticket.chains:
-            for key in chain:
+        for chain, n_settled in zip(ticket.chains, ticket.n_settled, strict=True):
+            for key in chain[n_settled:]:
                 block = self._blocks.get(key)
                 if block is not None and block.n_pending:
                     block.n_pending -= 1
@@ -298,3 +302,7 @@ class PrefixIndex:
             return
         while len(self._blocks) > self._capacity_blocks:
             self._blocks.popitem(last=False)
+
+
+def _summed(found: Sequence[_Found]) -> Match:
+    return Match(sum(f.n_blocks for f in found), sum(f.n_settled for f in found))

@@ -59,6 +59,19 @@ def test_a_running_prefill_is_claimed_but_not_settled() -> None:
     assert index.match((chain("a", "b", "c"),)) == Match(2, 2)
 
 
+def test_what_was_there_stays_settled_while_it_is_part_of_a_running_prefill() -> None:
+    """Instructions that all prompts begin with are part of some prefill at any time."""
+    index = PrefixIndex(None)
+    served(index, chain("a", "b"))
+    other = index.dispatch((chain("a", "x"),))
+    assert index.match((chain("a", "b", "c"),)) == Match(2, 2)
+    assert index.match((chain("a", "x"),)) == Match(2, 1)
+    same = index.dispatch((chain("a", "x", "y"),))
+    index.prefilled(other)
+    index.abandon(same)
+    assert index.match((chain("a", "x"),)) == Match(2, 2)
+
+
 def test_an_abandoned_request_leaves_only_what_was_there_before() -> None:
     index = PrefixIndex(None)
     served(index, chain("a"))
@@ -332,7 +345,7 @@ def test_the_state_of_a_running_prefill_is_claimed_but_not_settled() -> None:
     index = exact()
     served(index, chain("a"))
     running = index.dispatch((chain("a", "b"),))
-    assert index.match((chain("a", "b", "c"),)) == Match(2, 0)
+    assert index.match((chain("a", "b", "c"),)) == Match(2, 1)
     index.prefilled(running)
     assert index.match((chain("a", "b", "c"),)) == Match(2, 2)
 

@@ -71,7 +71,6 @@ class PrefixCache:
         self._by_use: OrderedDict[_Node, None] = OrderedDict()
         """Least recently used first; a node before all that lead to it."""
         self._n_blocks = 0
-        self._next_unique = -1
 
     def __len__(self) -> int:
         """Blocks held, ready or not."""
@@ -129,12 +128,6 @@ class PrefixCache:
         if self._capacity is not None and self._n_blocks > self._capacity:
             self._evict(self._n_blocks - self._capacity)
 
-    def insert_unique(self, n_blocks: int, *, ready_s: float) -> None:
-        """A prompt that shares its blocks with no other: they take room until they are evicted."""
-        first = self._next_unique
-        self._next_unique -= n_blocks
-        self.insert(range(first, self._next_unique, -1), ready_s=ready_s)
-
     def copy(self) -> PrefixCache:
         """One that holds the same and goes its own way. Its cost grows with the blocks held."""
         other = PrefixCache(capacity_blocks=self._capacity, exact_state=self._exact)
@@ -142,7 +135,7 @@ class PrefixCache:
             twin = _Node(node.ids, node.start, node.end, node.kv_ready_s, node.state_ready_s)
             other._by_use[twin] = None
             other._by_first[node.ids[0]] = twin
-        other._n_blocks, other._next_unique = self._n_blocks, self._next_unique
+        other._n_blocks = self._n_blocks
         return other
 
     def clear(self) -> None:

@@ -150,11 +150,11 @@ def test_blocks_count_from_the_end_of_the_first_prefill_that_writes_them() -> No
 def test_prompts_that_share_nothing_take_room_only() -> None:
     ids: Ids = {}
     held = filled("aaaa", ids=ids, capacity_blocks=10)
-    held.insert_unique(5, ready_s=0.0)
+    held.insert(range(1000, 1005), ready_s=0.0)
     assert (len(held), held.match(chained("aaaa", ids), at_s=0.0)) == (9, (4, 4))
-    held.insert_unique(4, ready_s=0.0)
+    held.insert(range(2000, 2004), ready_s=0.0)
     assert (len(held), held.match(chained("aaaa", ids), at_s=0.0)) == (10, (1, 0))
-    held.insert_unique(0, ready_s=0.0)
+    held.insert((), ready_s=0.0)
     assert len(held) == 10
 
 
@@ -177,7 +177,7 @@ def test_clear_leaves_nothing() -> None:
 def test_a_copy_goes_its_own_way(before: list[str], after: list[str], capacity: int) -> None:
     ids: Ids = {}
     held = filled(*before, ids=ids, capacity_blocks=capacity)
-    held.insert_unique(3, ready_s=0.0)
+    held.insert(range(1000, 1003), ready_s=0.0)
     blocks = [chained(text, ids) for text in before + after]
     was = [held.match(each, at_s=0.0) for each in blocks]
     copy = held.copy()
@@ -186,8 +186,8 @@ def test_a_copy_goes_its_own_way(before: list[str], after: list[str], capacity: 
     assert [held.match(each, at_s=0.0) for each in blocks] == was
     for text in after:
         held.insert(chained(text, ids), ready_s=0.0)
-    held.insert_unique(3, ready_s=0.0)
-    copy.insert_unique(3, ready_s=0.0)
+    held.insert(range(2000, 2003), ready_s=0.0)
+    copy.insert(range(2000, 2003), ready_s=0.0)
     assert [copy.match(each, at_s=0.0) for each in blocks] == [
         held.match(each, at_s=0.0) for each in blocks
     ]

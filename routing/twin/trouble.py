@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 
-from routing.core.scenario.document import Scenario
+from routing.core.scenario.document import Link, Scenario
 from routing.twin.faults import (
     AgentSilent,
     ClusterDown,
@@ -27,20 +27,25 @@ Act = Callable[[float], None]
 
 class Trouble:
     """What is wrong at the moment. `silent` clusters send no samples; `gbps` and `loss_ratio` say
-    by link what it carries and loses now."""
+    by link what it carries and loses now. Of several faults of one link the worst holds."""
 
     def __init__(self, stages: Stages, scenario: Scenario) -> None:
         self._stages = stages
         self._links = {link.id: link for link in scenario.links}
-        self.gbps = {link.id: link.gbps for link in scenario.links}
-        self.loss_ratio = {link.id: float(link.facts.get("loss", 0.0)) for link in scenario.links}
-        self.silent: set[str] = set()
+        self._scheduled = {link.id: link.gbps for link in scenario.links}
+        self._present: list[Fault] = []
+        self.gbps = dict(self._scheduled)
+        self.loss_ratio = {link.id: _own_loss(link) for link in scenario.links}
+
+    @property
+    def silent(self) -> set[str]:
+        return {fault.cluster for fault in self._present if isinstance(fault, AgentSilent)}
 
     def acts(self, faults: Sequence[Fault]) -> Iterator[tuple[float, Act]]:
         """Everything that happens to links and instances, and when; not in order."""
         for link in self._links.values():
             for at_s, gbps in link.facts.get("schedule", ()):
-                yield at_s, partial(self._carry, link.id, gbps)
+                yield at_s, partial(self._schedule, link.id, gbps)
         for fault in faults:
             begin, end = self._both(fault)
             yield fault.at_s, begin
@@ -48,38 +53,40 @@ class Trouble:
 
     def _both(self, fault: Fault) -> tuple[Act, Act]:
         match fault:
-            case LinkCapacity(link=link, gbps=gbps):
-                described = self._links[link].gbps
-                return partial(self._carry, link, gbps), partial(self._carry, link, described)
-            case LinkLoss(link=link, loss_ratio=ratio):
-                described = self.loss_ratio[link]
-                return partial(self._spoil, link, ratio), partial(self._spoil, link, described)
-            case AgentSilent(cluster=name):
-                return partial(self._hush, name), partial(self._unhush, name)
             case ClusterDown(cluster=name):
                 outage = _Outage(self._stages, name, {"prefill": None, "decode": None})
                 return outage.begin, outage.end
             case InstancesDown(cluster=name, role=role, instances=n):
                 outage = _Outage(self._stages, name, {role: n})
                 return outage.begin, outage.end
+        return partial(self._begin, fault), partial(self._end, fault)
 
-    def _carry(self, link: str, gbps: float, now_s: float) -> None:
-        self.gbps[link] = gbps
-        self._set_path(link)
+    def _begin(self, fault: Fault, now_s: float) -> None:
+        self._present.append(fault)
+        self._set_paths()
 
-    def _spoil(self, link: str, loss_ratio: float, now_s: float) -> None:
-        self.loss_ratio[link] = loss_ratio
-        self._set_path(link)
+    def _end(self, fault: Fault, now_s: float) -> None:
+        self._present.remove(fault)
+        self._set_paths()
 
-    def _hush(self, cluster: str, now_s: float) -> None:
-        self.silent.add(cluster)
+    def _schedule(self, link: str, gbps: float, now_s: float) -> None:
+        self._scheduled[link] = gbps
+        self._set_paths()
 
-    def _unhush(self, cluster: str, now_s: float) -> None:
-        self.silent.discard(cluster)
+    def _set_paths(self) -> None:
+        for name, link in self._links.items():
+            gbps, loss = self._scheduled[name], _own_loss(link)
+            for fault in self._present:
+                if isinstance(fault, LinkCapacity) and fault.link == name:
+                    gbps = min(gbps, fault.gbps)
+                elif isinstance(fault, LinkLoss) and fault.link == name:
+                    loss = max(loss, fault.loss_ratio)
+            self.gbps[name], self.loss_ratio[name] = gbps, loss
+            self._stages.links[name].path = Path.of(link, gbps=gbps, loss=loss)
 
-    def _set_path(self, link: str) -> None:
-        path = Path.of(self._links[link], gbps=self.gbps[link], loss=self.loss_ratio[link])
-        self._stages.links[link].path = path
+
+def _own_loss(link: Link) -> float:
+    return float(link.facts.get("loss", 0.0))
 
 
 class _Outage:

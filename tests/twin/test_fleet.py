@@ -11,7 +11,7 @@ import pytest
 from routing.core.placement import sides
 from routing.twin.policies import Scripted
 from routing.twin.workload import scenario_workload
-from tests.twin.cases import at, parsed, run, told
+from tests.twin.cases import at, document, parsed, run, told
 
 
 def drawn(rate_rps: float, duration_s: float, **changes: Any) -> Any:
@@ -166,3 +166,44 @@ def test_chunks_after_the_first_cost_what_the_engine_says() -> None:
 def test_fewer_layers_leave_more_for_the_end() -> None:
     report = run(told([0.0], 5000), at(0), duration_s=99.0, engine={"layers": 5})
     assert report.stages_s["transfer"]["mean"] == pytest.approx(5e6 / 5 / 10e6, rel=1e-3)
+
+
+def test_of_faults_at_the_same_time_the_worst_holds_and_a_schedule_goes_on() -> None:
+    # 10 MB/s; the schedule halves that at 20 s. Two faults: 0.008 Gbps from 10 to 60 s, down from
+    # 30 to 40 s. What is sent by when shows what held.
+    links = [
+        {"from": "far", "to": "near", "gbps": 0.08, "rtt_ms": 0.0, "schedule": [[20.0, 0.04]]},
+    ]
+    faults = [
+        {"kind": "link_gbps", "link": "far->near", "gbps": 0.008, "at_s": 10.0, "for_s": 50.0},
+        {"kind": "link_down", "link": "far->near", "at_s": 30.0, "for_s": 10.0},
+    ]
+    # 90 MB that are computed in 1 ms: 100 from 0 to 10 s would be 100, so 9 s of it are left.
+    gpu = document()["profiles"]["gpu"] | {"prefill": [[1, 0.001], [200_000, 0.002]]}
+    report = run(
+        told([1.0], 130_000),
+        at(0),
+        duration_s=200.0,
+        links=links,
+        faults=faults,
+        profiles={"gpu": gpu},
+    )
+    # 90 MB by 10 s, 1 MB/s to 30 s and from 40 to 60 s, which is 130 MB at 60 s.
+    assert report.ttft_s["mean"] == pytest.approx(59.0, rel=2e-3)
+
+
+def test_after_a_fault_a_link_carries_what_its_schedule_says() -> None:
+    links = [
+        {"from": "far", "to": "near", "gbps": 0.08, "rtt_ms": 0.0, "schedule": [[20.0, 0.04]]},
+    ]
+    fault = {"kind": "link_down", "link": "far->near", "at_s": 10.0, "for_s": 30.0}
+    gpu = document()["profiles"]["gpu"] | {"prefill": [[1, 0.001], [200_000, 0.002]]}
+    report = run(
+        told([1.0], 140_000),
+        at(0),
+        duration_s=200.0,
+        links=links,
+        faults=[fault],
+        profiles={"gpu": gpu},
+    )
+    assert report.ttft_s["mean"] == pytest.approx(9.0 + 30.0 + 10.0, rel=2e-3)

@@ -61,7 +61,7 @@ class LinkCapacity:
 
 @dataclass(frozen=True)
 class LinkLoss:
-    """So much of what is sent is lost, in the place of the link's own loss."""
+    """So much of what is sent is lost, where the link's own loss is not more."""
 
     link: str
     loss_ratio: float

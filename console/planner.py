@@ -17,7 +17,7 @@ from django.shortcuts import get_object_or_404, render
 from django.urls import reverse
 
 from console.roles import readable, role_of
-from routing import fleets, knobs, planning
+from routing import cache_budget, fleets, knobs, planning
 from routing.core.scenario.document import Scenario
 from routing.core.what_if import changes
 from routing.models import Fleet
@@ -94,9 +94,11 @@ def page(request: HttpRequest, fleet: str) -> HttpResponse:
         "search_fields": search,
         "clusters": steered,
         "cluster": cluster,
+        "traces": cache_budget.traces_with_prefixes(found),
         "unknown": [name for name in asked if name not in known],
         "page_data": {
             "api": reverse("api-what-if", args=[fleet]),
+            "cache_budget": reverse("api-cache-budget", args=[fleet]),
             "hold": reverse("hold", args=[fleet]),
             "can_operate": role_of(request.user).can_operate,
         },

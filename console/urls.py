@@ -8,7 +8,15 @@ from drf_spectacular.views import SpectacularAPIView
 from console import api, health
 from console.auth import RolePermission
 from routing import api as routing_api
-from routing import backtest_api, explain_api, link_api, planning_api, rebalance_api, undo
+from routing import (
+    backtest_api,
+    cache_budget_api,
+    explain_api,
+    link_api,
+    planning_api,
+    rebalance_api,
+    undo,
+)
 
 api_urlpatterns = [
     path(
@@ -23,6 +31,7 @@ api_urlpatterns = [
     path("", include(explain_api.urlpatterns)),
     path("", include(link_api.urlpatterns)),
     path("", include(planning_api.urlpatterns)),
+    path("", include(cache_budget_api.urlpatterns)),
     path("", include(backtest_api.urlpatterns)),
 ]
 

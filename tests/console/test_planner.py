@@ -16,6 +16,7 @@ from routing.models import Action, Fleet, Hold
 from tests.console.api_case import conforms, machine, person, send, strict
 from tests.console.page_case import busy_fleet, tick
 from tests.console.test_pages import words
+from tests.routing.backtesting import upload
 from tests.routing.cases import make_fleet, scenario
 
 pytestmark = pytest.mark.django_db
@@ -144,6 +145,17 @@ def test_without_a_trace_the_cache_budget_says_what_would_tell(
     assert "No recorded prefixes to draw this from." in found
     assert "A trace with block hashes ( hash_ids , as Mooncake's) can" in found
     assert "manage.py simulate scenario.toml --trace trace.jsonl" in found
+
+
+def test_with_a_trace_of_prefixes_the_cache_budget_asks_for_its_curve(
+    fleet: Fleet, viewer: Client
+) -> None:
+    trace = upload(fleet, name="<mine>.jsonl")
+    page = viewer.get(PAGE).content.decode()
+    assert re.search(rf'<option value="{trace.pk}">&lt;mine&gt;\.jsonl, ', page)
+    assert '"cache_budget": "/api/v1/fleets/f1/cache-budget"' in page
+    assert 'id="chart-cache"' in page
+    assert "No recorded prefixes" not in page
 
 
 def test_looking_is_for_viewers_and_changes_nothing(fleet: Fleet, viewer: Client) -> None:

@@ -4,6 +4,7 @@
 import { serverNow } from "./clock.js";
 import { setText } from "./dom.js";
 import { clock } from "./format.js";
+import { startCacheBudget } from "./planner_cache.js";
 import { drawAnswer } from "./planner_charts.js";
 import { query, showErrors, startForm } from "./planner_form.js";
 import { showAnswer } from "./planner_show.js";
@@ -108,4 +109,5 @@ startForm(() => {
   waiting = setTimeout(ask, DEBOUNCE_MS);
 });
 document.addEventListener("themechange", () => answered && drawAnswer(answered.answer));
+startCacheBudget();
 ask();

@@ -44,13 +44,13 @@ function layout(extra) {
   };
 }
 
-function draw(id, traces, extra) {
+export function draw(id, traces, extra) {
   const node = byId(id);
   node.querySelector(":scope > .empty")?.remove();
   Plotly.react(node, traces, layout(extra), CONFIG);
 }
 
-function say(id, text) {
+export function say(id, text) {
   const node = byId(id);
   if (node._fullLayout) Plotly.purge(node);
   node.replaceChildren(element("p", { class: "empty" }, text));
@@ -120,7 +120,7 @@ function heat(answer) {
   setText(byId("heat-note"), words.heatNote(answer));
 }
 
-const upright = (x, hue, dash, width = 1.5) => ({ type: "line", x0: x, x1: x, y0: 0, y1: 1,
+export const upright = (x, hue, dash, width = 1.5) => ({ type: "line", x0: x, x1: x, y0: 0, y1: 1,
   yref: "paper", xref: "x", line: { color: token(hue), dash, width } });
 
 function sweep(answer) {

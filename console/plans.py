@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from console import figures
-from routing.core.relief import EVERYTHING
 
 _PLAN_FIELDS = (
     ("mode", "Mode"),
@@ -127,8 +126,6 @@ def _plan_value(field: str, value: Any) -> str:
 
 
 def _span(band: tuple[int, int]) -> str:
-    if band == EVERYTHING:
-        return "every length"
     return f"{figures.significant(band[0])} to {figures.tokens(band[1])}"
 
 

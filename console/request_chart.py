@@ -13,13 +13,13 @@ from itertools import pairwise
 
 from console import figures
 from routing.core.placement.rule import Side
-from routing.core.relief import EVERYTHING
 
 HEIGHT = 220.0
 _UNITS = 1000.0
 """Of the curves' own viewBox, across the width."""
 _SAMPLES = 96
 _LEAST_TOKENS = 8192
+_MOST_TOKENS = 2_097_152
 _MOST_FLIPS = 4
 """Named on the plot: more of them would cover each other."""
 _NICE = (1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0)
@@ -80,10 +80,9 @@ class Plot:
 def plot(place: Callable[[int], Point], *, edges: Iterable[int], asked: int) -> Plot:
     """Around a prompt of `asked` tokens. Every change of side is found to the token.
 
-    `edges` are lengths after which the rule may say otherwise; a band that holds every length ends
-    nowhere that is worth drawing.
+    `edges` are lengths after which the rule may say otherwise.
     """
-    corners = sorted({edge for edge in edges if 0 <= edge < EVERYTHING[1]})
+    corners = sorted({edge for edge in edges if 0 <= edge < _MOST_TOKENS})
     widest = max((_LEAST_TOKENS, 1.5 * asked, *(1.7 * edge for edge in corners)))
     most = math.ceil(_nice(widest))
     lengths = {round(most * i / _SAMPLES) for i in range(_SAMPLES + 1)}

@@ -10,7 +10,6 @@ from routing.core.placement import sides
 from routing.core.placement.estimate import Estimate
 from routing.core.placement.explain import LongerPrefix, Moment, Placement, Request, Shipment
 from routing.core.placement.rule import Side
-from routing.core.relief import EVERYTHING
 from routing.core.types import ClusterPlan
 
 
@@ -83,7 +82,7 @@ def _band(found: Placement, plan: ClusterPlan, moment: Moment) -> Step:
     if plan.band is None or plan.band[0] == plan.band[1]:
         return Step("Band", "none", "t decides alone.")
     low, high = plan.band
-    span = "every length" if plan.band == EVERYTHING else f"{low:,} to {high:,} tok"
+    span = f"{low:,} to {high:,} tok"
     if not low < found.uncached_tokens <= high:
         return Step("Band", span, "Outside: t decides.")
     if found.decided_by == "band":

@@ -120,7 +120,8 @@ def _carrying(
     limited = after.max_remote_in_flight != plan.max_remote_in_flight
     if (probed or passed) and (limited or after.remote != plan.remote):
         said.append(("LinkBack", words.probed(name, probed or passed, over=not probed)))
-    if after.band != plan.band and relief.EVERYTHING in (after.band, plan.band):
+    everything = relief.every_length(s.params)
+    if after.band != plan.band and everything in (after.band, plan.band):
         said.append(("QueuesApart", words.band(name, after, relief_why)))
     differing = () if said and said[-1][0] == "QueuesApart" else ("band",)
     fields = differing if probed or passed else (*differing, "max_remote_in_flight")

@@ -10,7 +10,7 @@ from routing.core.situation import Situation, Urgency
 from routing.core.steps import changed_to, into_bounds, t_of
 from routing.core.types import Clamp, ClusterPlan, Verdict
 
-URGENT = {"LinkDown", "RemoteGone", "OutOfBounds"}
+URGENT = {"LinkDown", "LinkBack", "RemoteGone", "OutOfBounds"}
 """May use the changes of the hour that are kept back."""
 
 
@@ -38,7 +38,9 @@ def forced(s: Situation) -> Verdict | None:
     message = " ".join(sentence for _, sentence in said)
     reasons = {found for found, _ in said}
     by: Urgency = "person" if "Held" in reasons else "urgent" if reasons & URGENT else "loop"
-    if (wait := s.too_soon(by)) is not None:
+    # Who leaves a link has to be able to return: gates refuse what it does not take anyway.
+    n = 2 if "LinkDown" in reasons else 1
+    if (wait := s.too_soon(by, n)) is not None:
         return s.hold("RateLimited", f"{message} Waiting: {wait[0]}.", next_at_s=wait[1])
     return s.adopt(changed, reason, message, clamps=tuple(clamps), before_down=before_down)
 

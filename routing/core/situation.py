@@ -402,8 +402,9 @@ class Situation:
             bottlenecks=self.bottlenecks,
         )
 
-    def too_soon(self, by: Urgency = "loop") -> tuple[str, float] | None:
-        """Which limit on the number of changes is reached, and until when; None if none is.
+    def too_soon(self, by: Urgency = "loop", n: int = 1) -> tuple[str, float] | None:
+        """Which limit on the number of changes is reached, and until when; None if none is, and
+        there is room for `n` changes.
 
         The last tenth of an hour's changes is kept for what is urgent. A person may always act,
         only not faster than gates take plans.
@@ -416,7 +417,7 @@ class Situation:
             return None
         limit = params.max_changes_per_hour
         kept = 0 if by == "urgent" else kept_for_failures(limit)
-        free_s = hysteresis.free_at(self.memory.changes_s, limit - kept, now_s)
+        free_s = hysteresis.free_at(self.memory.changes_s, limit - kept - (n - 1), now_s)
         if free_s > now_s:
             rest = f" but for {kept} kept for failures" if kept else ""
             return f"the limit of {limit} changes an hour is reached{rest}", free_s

@@ -134,9 +134,10 @@ class DecodeBatch(DecodePool):
             done.append(row)
         if not instance.n_running:
             instance.kv_tokens = 0.0  # whatever rounding says
+        full = instance.kv_tokens >= self._capacity and len(generating) > 1
         while instance.kv_tokens >= self._capacity and len(generating) > 1:
             self._preempt(instance)
-        self._admit(instance)
+        self._admit(instance, full=full)
 
     def _advance(self, instance: _Instance, time_s: float) -> None:
         elapsed_s = time_s - instance.now_s
@@ -147,12 +148,14 @@ class DecodeBatch(DecodePool):
             self._busy_s += elapsed_s * instance.n_running / self._batch
             instance.now_s = time_s
 
-    def _admit(self, instance: _Instance) -> None:
-        """Who waits first, as long as there is room; then the step for those who run."""
+    def _admit(self, instance: _Instance, *, full: bool = False) -> None:
+        """Who waits first, as long as there is room, and a step's room for everyone; nobody where
+        somebody was just put back. Then the step for those who run."""
         while instance.waiting and instance.n_running < self._batch:
             sequence = instance.waiting[0]
-            fits = instance.kv_tokens + sequence.context < self._capacity
-            if not fits and instance.n_running:
+            step_tokens = instance.n_running + 1
+            fits = instance.kv_tokens + sequence.context + step_tokens <= self._capacity
+            if (full or not fits) and instance.n_running:
                 break
             instance.waiting.popleft()
             instance.kv_tokens += sequence.context

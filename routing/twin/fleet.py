@@ -180,6 +180,7 @@ class Fleet:
         def measured(now_s: float) -> None:
             self._measure(now_s)
             act(now_s)
+            self.stages.resume(now_s)
 
         return measured
 
@@ -197,6 +198,7 @@ class Fleet:
     def _applying(self, cluster: PdCluster, plan: ClusterPlan) -> Act:
         def apply(now_s: float) -> None:
             cluster.adopt(plan)
+            self.stages.resume(now_s)
             self._recorder.plan_change(now_s, cluster.name, plan)
             moves = self._moves[cluster.name]
             if not moves.active:

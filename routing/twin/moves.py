@@ -1,8 +1,8 @@
 """Instances of one PD cluster on their way from one role to the other, one after the other.
 
 Cordon, drain, flip: the instance takes nothing new, finishes what it has, and serves in its new
-role no earlier than `drain_s` after it was cordoned. One that is not empty in time goes back, and
-the attempt has expired, as a live rebalance does (docs/operations.md).
+role no earlier than `drain_s` after it was cordoned. One that leaves decode and is not empty in
+time goes back, and the attempt has expired, as a live rebalance does (docs/operations.md).
 """
 
 from __future__ import annotations

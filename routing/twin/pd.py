@@ -7,7 +7,7 @@ uncached > t, that comparison is made here for many requests at once; tests hold
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from heapq import heappop
 from typing import Any
@@ -25,7 +25,7 @@ from routing.core.types import ClusterPlan
 from routing.twin.decode import DecodePool
 from routing.twin.prefill import PrefillPool
 from routing.twin.requests import Blocks
-from routing.twin.row import BYTES, COMPUTED, GIVEN, LINK, PROMPT, REASON, UNCACHED, Row
+from routing.twin.row import BYTES, COMPUTED, GIVEN, LINK, PROMPT, REASON, SITE, UNCACHED, Row
 from routing.twin.transfer import LinkFlows
 
 Whole = NDArray[np.int64]
@@ -134,7 +134,7 @@ class PdCluster:
         self.look()
 
     def _weighted(self) -> list[str]:
-        return [name for name in self._rule.remote if name in self.remotes]
+        return [n for n, weight in self._rule.remote.items() if weight > 0 and n in self.remotes]
 
     def look(self) -> None:
         """Sees who can take requests now, which changes only where time is cut."""
@@ -145,14 +145,14 @@ class PdCluster:
         self.simple = self._plain and up
 
     @property
-    def counts_remote(self) -> bool:
-        """Whether somebody asks for `n_remote`."""
-        return self._rule.max_remote_in_flight is not None
-
-    @property
     def listens(self) -> bool:
         """Whether the gate goes by what it hears of its own requests, so that each counts."""
         return self.decode.begun is not None
+
+    @property
+    def steps(self) -> bool:
+        """Whether what became of the requests before decides over the next one."""
+        return self.listens or self._rule.max_remote_in_flight is not None
 
     def hear(self, now_s: float) -> None:
         """First bytes until now."""
@@ -163,11 +163,12 @@ class PdCluster:
             if sent is not None:
                 sent[0].first_byte(sent[1], now_s=at_s)
 
-    def forget(self, lost: Collection[int]) -> None:
+    def forget(self, lost: Mapping[int, Row]) -> None:
         """Requests, by `id` of their rows, that will be sent anew."""
         self.decode.forget(lost)
-        for row in lost:
-            sent = self._pending.pop(row, None)
+        for key, row in lost.items():
+            self.n_remote -= row[SITE] == self.index and row[LINK] >= 0
+            sent = self._pending.pop(key, None)
             if sent is not None:
                 sent[0].gone(sent[1])
 
@@ -194,13 +195,14 @@ class PdCluster:
             found.setdefault(name, np.zeros_like(wants))[i] = True
         return [(self.remotes[name], chosen) for name, chosen in found.items()]
 
-    def pick(self, admissible: Sequence[str]) -> Remote:
-        """Whose turn it is of the PrfaaS clusters."""
+    def pick(self, admissible: Sequence[str], *, takes: bool = True) -> Remote:
+        """Whose turn it is of the PrfaaS clusters; with `takes` the turn is used."""
         if len(admissible) == 1:
             return self.remotes[admissible[0]]
         name = self._turns.next(self._rule.remote, admissible)
         assert name is not None, "asked only where some are admissible"
-        self._turns.take(name, self._rule.remote, admissible)
+        if takes:
+            self._turns.take(name, self._rule.remote, admissible)
         return self.remotes[name]
 
     def place(self, row: Row, blocks: Blocks) -> bool:
@@ -228,7 +230,7 @@ class PdCluster:
             held = self.pool.held_tokens(row, blocks) if self._holds_prefix else 0
             row[BYTES] = self._kv.curve.at(row[PROMPT] - held)
             remote.flows.send((row,))
-            self.n_remote += self.counts_remote
+            self.n_remote += 1
         return True
 
     def _route(self, row: Row, blocks: Blocks, gate: _Gate) -> tuple[Remote | None, int]:
@@ -251,7 +253,7 @@ class PdCluster:
         self, row: Row, blocks: Blocks, gate: _Gate, held: int, admissible: Sequence[str]
     ) -> tuple[Remote | None, int]:
         given_s, total = row[GIVEN], row[PROMPT]
-        remote = self.pick(admissible) if admissible else None
+        remote = self.pick(admissible, takes=False) if admissible else None
         held_there = 0 if remote is None else remote.pool.held_tokens(row, blocks)
         back = remote is not None and remote.back is not None
         believed = gate.believed("", held)
@@ -293,7 +295,9 @@ class PdCluster:
                 moved = self._move(row, held_there - held, remote.flows) and held_there
             elif remote.back is not None:
                 moved = self._move(row, held - held_there, remote.back) and held
-        return (remote if chosen.side == "remote" else None), moved
+        if chosen.side == "local":
+            return None, moved
+        return self.pick(admissible), moved
 
     def _move(self, row: Row, tokens: int, flows: LinkFlows) -> bool:
         """Sends a prefix over; the request waits for it. How long is told by the share of the link

@@ -181,6 +181,11 @@ class PrefillPool:
             self._caches[i].clear()
         return lost
 
+    def forget_prefixes(self) -> None:
+        """All of the cluster's caches are lost."""
+        for cache in self._caches:
+            cache.clear()
+
     def forget_done(self, now_s: float) -> None:
         """Keeps in hand only what is not done: memory does not grow with the run."""
         self._starts = [start_s for start_s in self._starts if start_s > now_s]

@@ -101,14 +101,13 @@ class Stages:
             self._place(row, ())
 
     def resume(self, now_s: float) -> None:
-        """Gives what was stranded to instances, if there are some now."""
+        """Routes what was stranded anew: instances, links or the plan are others now."""
         self._look()
         for pool in self._all_pools:
-            if pool.stranded and len(pool):
-                rows, pool.stranded = pool.stranded, []
-                for row in rows:
-                    row[GIVEN] = now_s
-                    self._place(row, ())
+            rows, pool.stranded = pool.stranded, []
+            for row in rows:
+                row[GIVEN] = now_s
+                self._place(row, ())
 
     def _look(self) -> None:
         for cluster in self.clusters:
@@ -116,7 +115,7 @@ class Stages:
 
     def lose(self, rows: Sequence[Row]) -> None:
         """Takes rows whose instance is gone out of the stages behind it."""
-        lost = {id(row) for row in rows}
+        lost = {id(row): row for row in rows}
         for cluster in self.clusters:
             cluster.forget(lost)
         for flows in self.links.values():
@@ -162,8 +161,7 @@ class Stages:
             ended = cluster.decode.run(until_s)
             if cluster.listens:
                 cluster.hear(until_s)
-            if cluster.counts_remote:
-                cluster.n_remote -= sum(row[LINK] >= 0 for row in ended)
+            cluster.n_remote -= sum(row[LINK] >= 0 for row in ended)
             done += ended
 
     def _routed(self, requests: Requests, done: list[Row]) -> list[Row]:
@@ -173,7 +171,7 @@ class Stages:
         rows = _rows(requests, np.zeros(len(requests), dtype=np.int64))
         blocks = requests.blocks or itertools.repeat(())
         for row, prefix in zip(rows, blocks):  # noqa: B905  (repeat never ends)
-            if self.clusters[row[SITE]].listens:
+            if self.clusters[row[SITE]].steps:
                 self._flow(row[AT], done)
             self._place(row, prefix)
         return rows
@@ -225,8 +223,7 @@ class Stages:
         for cluster, remote, sent, _ in parts:
             remote.flows.send(sent)
             cluster.decode.expect(sent)
-            if cluster.counts_remote:
-                cluster.n_remote += len(sent)
+            cluster.n_remote += len(sent)
 
 
 def _of_site(requests: Requests, index: int) -> Requests:

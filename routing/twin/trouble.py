@@ -105,6 +105,8 @@ class _Outage:
             n_lost["prefill"] = _at_most(wanted["prefill"], len(self._pool))
             for _ in range(n_lost["prefill"]):
                 rows += self._pool.fail(now_s)
+            if wanted["prefill"] is None:
+                self._pool.forget_prefixes()
         if cluster is not None and "decode" in wanted:
             n_lost["decode"] = _at_most(wanted["decode"], len(cluster.decode))
             for _ in range(n_lost["decode"]):
@@ -119,7 +121,6 @@ class _Outage:
         if self._cluster is not None:
             for _ in range(self._n_lost["decode"]):
                 self._cluster.decode.add(now_s)
-        self._stages.resume(now_s)
 
 
 def _at_most(n: int | None, there: int) -> int:

@@ -248,14 +248,15 @@ def test_a_link_that_lasted_is_tried_soon_while_requests_queue_for_want_of_it() 
     down, up = link(capacity_gbps=0.0, tx_gbps=0.0), link()
     waits = []
     memory, now_s = link_state.NEW_LINK, 1000.0
-    for lasts_s in (240.0, 120.0, 60.0, 30.0, 10.0):
-        memory = watch([down], memory=memory, from_s=now_s, needed=True)[-1].memory
-        views = watch([up] * 500, memory=memory, from_s=now_s + 2.0, needed=True)
+    for lasts_s, down_s in ((240.0, 100.0), (120.0, 100.0), (61.0, 6.0), (60.0, 100.0), (1.0, 6.0)):
+        n_down = round(down_s / 2.0)
+        memory = watch([down] * n_down, memory=memory, from_s=now_s, needed=True)[-1].memory
+        views = watch([up] * 500, memory=memory, from_s=now_s + down_s, needed=True)
         back = next(i for i, view in enumerate(views) if not view.down)
         waits.append(2.0 * back)
-        memory, now_s = views[back].memory, now_s + 2.0 + 2.0 * back + lasts_s
-    # Never seen to fail; it lasted 240 s, 120 s, 60 s; then the fifth failure in a row.
-    assert waits == [2.0, 4.0, 16.0, 60.0, 900.0]
+        memory, now_s = views[back].memory, now_s + down_s + 2.0 * back + lasts_s
+    # Never seen to fail; it lasted 240 s; 120 s, but was down for 6 s; 61 s; 60 s, down for 6 s.
+    assert waits == [2.0, 4.0, 6.0, 60.0, 6.0]
 
 
 @pytest.mark.parametrize(

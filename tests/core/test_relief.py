@@ -7,12 +7,13 @@ import dataclasses
 import pytest
 
 from routing.core.decide import decide
-from routing.core.relief import EVERYTHING, band_of
+from routing.core.relief import band_of, every_length
 from routing.core.types import Memory, Params, Plan, Verdict
 from tests.core.cases import demo_scenario, link, plan, seen
 
 ACTIVE = Params(mode="active", band_ratio=0.2, roles_mode="fixed")
 T = 19_500
+EVERYTHING = every_length(ACTIVE)
 
 
 def says(
@@ -124,3 +125,40 @@ def test_only_a_policy_that_acts_and_has_a_band_relieves(params: Params) -> None
     running = banded(params.band_ratio)
     verdict = says(9.0, 0.0, running=running, params=params)
     assert verdict.plan.clusters["pd"].band == running.clusters["pd"].band
+
+
+def test_nobody_is_relieved_blindly_over_a_congested_link() -> None:
+    assert is_wide(says(0.0, 0.0, age_s=40.0, capacity_gbps=10.0, tx_gbps=9.9)) is False
+
+
+def test_relief_leaves_half_of_the_changes_of_an_hour() -> None:
+    now_s = says(0.0, 0.0).memory.smoothed_at_s
+    assert now_s is not None
+    for n, wide in ((29, True), (30, False)):
+        memory = Memory(changes_s=tuple(now_s - 3000.0 + i for i in range(n)))
+        assert is_wide(says(9.0, 0.0, memory=memory)) is wide
+
+
+def test_a_wide_band_keeps_to_the_bounds_of_t() -> None:
+    params = dataclasses.replace(ACTIVE, t_min_tokens=9000, t_max_tokens=30_000)
+    verdict = says(9.0, 0.0, params=params)
+    assert verdict.plan.clusters["pd"].band == (9000, 30_000)
+
+
+def test_a_remote_that_gets_nothing_or_is_not_heard_is_no_other_side() -> None:
+    observation = seen()
+    pd = dataclasses.replace(observation.pd["pd"], queue_prefill=27.0)
+    for there in (
+        dataclasses.replace(observation.prefill["prfaas"], queue_prefill=0.0, age_s=5000.0),
+        dataclasses.replace(observation.prefill["prfaas"], queue_prefill=80.0),
+    ):
+        idle = dataclasses.replace(observation.prefill["prfaas"], queue_prefill=0.0)
+        now = dataclasses.replace(
+            observation, pd={"pd": pd}, prefill={"prfaas": there, "idle": idle}
+        )
+        running = banded(0.2)
+        cluster = running.clusters["pd"]
+        cluster = dataclasses.replace(cluster, remote={"prfaas": 1.0, "idle": 0.0})
+        running = dataclasses.replace(running, clusters={"pd": cluster})
+        verdict = decide(now, running, Memory(), ACTIVE, demo_scenario())
+        assert is_wide(verdict) is False

@@ -114,6 +114,14 @@ def test_who_came_last_is_put_back_and_prefilled_again() -> None:
     assert b[SLOT] == 0.0
 
 
+def test_who_was_put_back_does_not_push_the_next_one_out() -> None:
+    # 48,000 tokens at their ends in room for 40,000: 7 of 40 do not fit, and wait for those who do.
+    rows = [request(0.01 * i, 800, 401) for i in range(40)]
+    pool = batch(most=40, step=0.025, room=40_000.0)
+    assert len(through(pool, rows)) == 40
+    assert 6 <= pool.preemptions <= 10
+
+
 @settings(max_examples=100, deadline=None)
 @given(_REQUESTS, st.floats(200.0, 1500.0))
 def test_nothing_is_lost_whatever_the_memory(

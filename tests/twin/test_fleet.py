@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 
 from routing.core.placement import sides
+from routing.core.types import ClusterPlan
 from routing.twin.policies import Scripted
 from routing.twin.workload import scenario_workload
 from tests.twin.cases import at, document, parsed, run, told
@@ -207,3 +209,58 @@ def test_after_a_fault_a_link_carries_what_its_schedule_says() -> None:
         profiles={"gpu": gpu},
     )
     assert report.ttft_s["mean"] == pytest.approx(9.0 + 30.0 + 10.0, rel=2e-3)
+
+
+def counted(threshold: int, limit: int | None, **more: Any) -> dict[str, Any]:
+    return at(threshold, max_remote_in_flight=limit, **more)
+
+
+def test_a_limit_of_requests_in_flight_counts_each_once() -> None:
+    # Two decode slots an instance, answers of 10 s: with a limit of 2 the third waits at home.
+    busy = told([0.0, 0.1, 0.2, 30.0], 5000, 101)
+    report = run(busy, counted(1000, 2), duration_s=200.0)
+    assert report.reasons[sides.REMOTE_LIMIT]["requests"] == 1
+    assert report.reasons[sides.LONG]["requests"] == 3
+
+
+def test_requests_that_begin_anew_are_in_flight_once() -> None:
+    faults = [
+        {"kind": "prefill_down", "cluster": "far", "at_s": 1.0, "for_s": 1.0},
+        {"kind": "prefill_down", "cluster": "far", "at_s": 3.0, "for_s": 1.0},
+    ]
+    busy = told([0.0, 100.0, 100.1], 5000, 1)
+    report = run(busy, counted(1000, 2), duration_s=300.0, faults=faults)
+    assert sides.REMOTE_LIMIT not in report.reasons
+
+
+def test_a_turn_is_taken_by_what_goes_remote_only() -> None:
+    clusters = document()["clusters"]
+    clusters.append(clusters[0] | {"name": "other"})
+    links = [{"from": name, "to": "near", "gbps": 0.8, "rtt_ms": 0.0} for name in ("far", "other")]
+    plans = at(4000, band=(3500, 4500))
+    plans = {"near": dataclasses.replace(plans["near"], remote={"far": 0.5, "other": 0.5})}
+    # Long and short in turn: the long ones are shared out evenly all the same.
+    prompts = [300, 20_000] * 20
+    busy = told(np.arange(40) * 30.0, prompts)
+    report = run(busy, plans, duration_s=5000.0, clusters=clusters, links=links)
+    assert {each["bytes"] for each in report.links.values()} == {200_000_000}
+
+
+def test_a_remote_without_weight_gets_nothing() -> None:
+    clusters = document()["clusters"]
+    clusters.append(clusters[0] | {"name": "other"})
+    links = [{"from": name, "to": "near", "gbps": 0.8, "rtt_ms": 0.0} for name in ("far", "other")]
+    fault = {"kind": "link_down", "link": "far->near", "at_s": 0.0, "for_s": 100.0}
+    plans = {"near": dataclasses.replace(at(0)["near"], remote={"far": 1.0, "other": 0.0})}
+    report = run(
+        told([1.0], 5000), plans, duration_s=99.0, clusters=clusters, links=links, faults=[fault]
+    )
+    assert list(report.reasons) == [sides.REMOTE_DOWN]
+
+
+def test_who_was_stranded_goes_on_when_the_link_is_back() -> None:
+    fault = {"kind": "link_down", "link": "far->near", "at_s": 0.0, "for_s": 20.0}
+    plan = {"near": ClusterPlan("always_remote", None, 0, 4, remote={"far": 1.0})}
+    report = run(told([1.0], 5000), plan, duration_s=200.0, faults=[fault])
+    assert report.completed == 1
+    assert report.ttft_s["mean"] == pytest.approx(19.0 + 5.0, abs=0.1)

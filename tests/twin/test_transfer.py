@@ -97,8 +97,9 @@ def test_between_fluid_and_layer_by_layer_lies_less_than_a_layer(
     assert sorted(map(id, done)) == sorted(map(id, rows))
     assert flows.sent_bytes == pytest.approx(sum(size for _, _, size in drawn))
     exact = arrivals_s(drawn, rate=rate, cap=cap, layers=layers)
-    # What is at stake: a layer of each flow, sent or waited for.
-    layer_s = sum(size / layers / min(rate, cap) + seconds / layers for _, seconds, size in drawn)
+    # What is at stake: a layer of each flow, sent or waited for, at either end of it.
+    each_s = (size / min(rate, cap) + seconds for _, seconds, size in drawn)
+    layer_s = 2.0 * sum(each_s) / layers
     for row, at_s in zip(rows, exact, strict=True):
         assert row[READY] == pytest.approx(at_s, abs=layer_s + 1e-6)
 

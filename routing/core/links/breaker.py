@@ -121,12 +121,21 @@ def down_hold_s(memory: LinkMemory, first_s: float) -> float:
     """How long a link has to be up again before it is used.
 
     One that is `needed` and lasted for longer than `first_s` the last time is waited for shorter,
-    by the square of how much longer: waiting then costs more than another failure.
+    by the square of how much longer, and no longer than it was down: waiting then costs more than
+    another failure.
     """
     lasted_s = math.inf if memory.lasted_s is None else memory.lasted_s
     if memory.needed and lasted_s >= first_s:
-        return max(first_s * (first_s / lasted_s) ** 2, min(LEAST_HOLD_S, first_s))
+        least_s = min(LEAST_HOLD_S, first_s)
+        return max(min(first_s * (first_s / lasted_s) ** 2, _down_s(memory)), least_s)
     return hold_s(memory.n_downs, first_s)
+
+
+def _down_s(memory: LinkMemory) -> float:
+    """How long the present failure lasted; infinite while it is not over."""
+    if memory.since_s is None or memory.clear_since_s is None:
+        return math.inf
+    return memory.clear_since_s - memory.since_s
 
 
 def hold_s(n_in_a_row: int, first_s: float) -> float:

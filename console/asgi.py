@@ -19,6 +19,7 @@ os.environ.setdefault("DJANGO_SETTINGS_MODULE", "console.settings")
 # Models can be imported only once Django is set up, which this does.
 _django = get_asgi_application()
 
+from console import celery as _celery  # noqa: E402, F401  (tasks of this process use its broker)
 from console.consumers import LiveConsumer, in_database  # noqa: E402
 from console.hub import Hub  # noqa: E402
 from console.live_source import acks, load  # noqa: E402

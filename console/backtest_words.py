@@ -331,7 +331,10 @@ def drift(results: Mapping[str, Any], modes: Sequence[str]) -> dict[str, Any] | 
         sentence = f"Twin and live are apart in {_listed(off)}: do not trust the twin there yet."
     else:
         mark = Mark(*GOOD, "agrees")
-        sentence = "Twin and live agree: what the twin says of other policies can be trusted."
+        sentence = (
+            f"Twin and live agree in {_listed([row['name'] for row in shown])}. First tokens are "
+            "not compared: the ticks do not hold them."
+        )
     lived = rows[0]["policy"] == LIVED
     under = "Under the plans that were lived." if lived else (
         "Under the adaptive policy, not the plans that were lived: ask for “as lived” to compare "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -46,9 +47,11 @@ def page(request: HttpRequest, fleet: str) -> HttpResponse:
 
 @operators_only
 @never_cache
-@require_POST
 def start(request: HttpRequest, fleet: str) -> HttpResponse:
-    """Start what the form asks for; back to the form with what cannot be meant."""
+    """Start what the form asks for; back to the form with what cannot be meant, or if nothing is
+    asked: the address stays in the browser where a form was refused."""
+    if request.method != "POST":
+        return redirect("backtests", fleet)
     found, scenario = _fleet(request, fleet)
     span = backtest_recordings.span_of(found)
     form = _form(found, scenario, span is not None, request.POST, request.FILES)
@@ -87,7 +90,7 @@ def one(request: HttpRequest, fleet: str, backtest_id: int) -> HttpResponse:
         "state": words.state(results["state"]),
         "is_over": progress.is_over,
         "progress": progress,
-        "percent": round(100 * progress.ratio),
+        "percent": math.floor(100 * progress.ratio),
         "sentence": words.runs_sentence(progress, results["state"]),
         "untaken": _untaken(progress, backtest, now),
         "errors": sorted({e for row in results["policies"] for e in row["errors"]}),
@@ -101,7 +104,7 @@ def one(request: HttpRequest, fleet: str, backtest_id: int) -> HttpResponse:
         "can_cancel": not progress.is_over
         and not backtest.cancel_requested
         and role_of(request.user).can_operate,
-        "address": request.build_absolute_uri(reverse("backtest", args=[fleet, backtest.pk])),
+        "address": request.build_absolute_uri(),
         "curl": f"curl -H 'Authorization: Bearer $TOKEN' {request.build_absolute_uri(api)}",
         "page_data": {
             "api": api,
@@ -139,7 +142,11 @@ def _create(request: HttpRequest, fleet: Fleet, form: BacktestForm) -> Backtest:
     if asked.workload == "trace":
         upload = sent["upload"]
         if upload is not None:
-            data = upload.read(backtests.MOST_TRACE_BYTES + 1)
+            if upload.size > backtests.MOST_TRACE_BYTES:
+                most, size = (n / 2**20 for n in (backtests.MOST_TRACE_BYTES, upload.size))
+                message = f"has {size:,.0f} MiB; at most {most:,.0f} MiB are taken"
+                raise Refused("upload", upload.name, message)
+            data = upload.read()
             trace = backtests.store_trace(fleet=fleet, name=upload.name, data=data, **_by(request))
         else:
             trace = TraceFile.objects.filter(fleet=fleet).defer("data").get(pk=sent["trace"])

@@ -282,11 +282,13 @@ def _figures_words(now: Prediction, then: Prediction) -> str:
         for name, gbps in then.link_gbps.items()
     )
     demand = now.lambda_max_rps / now.headroom if now.headroom else None
+    over = demand is not None and then.lambda_max_rps < demand
+    queues = " That is more than it would carry: requests would queue without end." if over else ""
     return (
         f"remote share {figures.percent(now.remote_fraction)} → "
         f"{figures.percent(then.remote_fraction)}, {links + ', ' if links else ''}capacity "
         f"{figures.rate(now.lambda_max_rps)} → {figures.rate(then.lambda_max_rps)}; demand now "
-        f"{figures.rate(demand)}."
+        f"{figures.rate(demand)}.{queues}"
     )
 
 

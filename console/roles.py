@@ -68,5 +68,5 @@ def needs(scope: str, why: str) -> Callable[[View], View]:
 
 
 readable = needs("read", "This account is in no group: it may not look at fleets.")
-operators_only = needs("operate", "Only operators change policy and holds.")
+operators_only = needs("operate", "Only operators change policy and holds, and start backtests.")
 administrators_only = needs("admin", "Only administrators issue and revoke tokens.")

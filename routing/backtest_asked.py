@@ -80,7 +80,8 @@ def checked(asked: Asked, scenario: Scenario, settings: Settings) -> Asked:
     most = _MOST_FACTOR if asked.scale == "factor" else _MOST_LOAD
     _within("scale_value", asked.scale_value, 0.001, most)
     _within("seeds", asked.seeds, 1, MOST_SEEDS)
-    _within("duration_s", asked.duration_s, _LEAST_S, _MOST_S)
+    if not _LEAST_S <= asked.duration_s <= _MOST_S:
+        raise Refused("duration_s", asked.duration_s, "must be from 1 minute to 30 days")
     _within("warmup_ratio", asked.warmup_ratio, 0.0, _MOST_WARMUP)
     if asked.workload == "scenario" and None in settings.sites.values():
         message = "its arrivals come from a trace: upload that, or choose a recorded interval"

@@ -23,6 +23,8 @@ from routing.twin.trace_workload import trace_workload
 from routing.twin.traces import Trace
 from routing.twin.workload import scenario_workload
 
+MOST_REQUESTS = 50_000_000
+"""A few minutes under a fixed plan; more is a slip of the hand."""
 DEFAULT_DURATION_S = 3600.0
 """Where neither the options nor a trace say how long."""
 
@@ -71,6 +73,11 @@ def run_of(
     duration_s = options.duration_s
     if duration_s is None:
         duration_s = DEFAULT_DURATION_S if recorded is None else _length_s(recorded, options)
+    rate_rps = options.rate_rps or sum(workload.rate_rps for workload in scenario.workloads)
+    if recorded is None and not rate_rps * duration_s <= MOST_REQUESTS:
+        field = "rate_rps" if options.rate_rps else "duration_s"
+        message = f"makes {rate_rps * duration_s:.3g} requests, more than {MOST_REQUESTS:,}"
+        raise SimulateError(field, getattr(options, field), message)
     if options.warmup_s >= duration_s:
         message = f"must be below the {duration_s:g} s that are simulated"
         raise SimulateError("warmup_s", options.warmup_s, message)

@@ -12,7 +12,8 @@ const REGIONS = ["backtest-state", "backtest-results", "backtest-drift", "backte
   "backtest-runs"];
 const MOST_LINES = 10;
 // An overloaded policy's waits would press all others to the floor of a linear axis.
-const SECONDS = { type: "log", rangemode: "normal", ticksuffix: " s", tickformat: "~g" };
+const SECONDS = { type: "log", rangemode: "normal", ticksuffix: " s", tickformat: "~g",
+  dtick: "D2" };
 
 const page = JSON.parse(document.getElementById("page-data").textContent);
 const byId = (id) => document.getElementById(id);
@@ -21,15 +22,15 @@ const chosen = (id, names) => byId(id)?.value ?? names[0];
 // The same policy has the same line on every backtest; local and remote keep their hues.
 const LOOKS = {
   adaptive: ["text", "solid"],
-  paper: ["good", "solid"],
+  paper: ["accent", "solid"],
   always_local: ["local", "solid"],
   always_remote: ["remote", "solid"],
   least_loaded: ["decode", "solid"],
   oracle: ["accent", "dash"],
   lived: ["neutral", "dash"],
 };
-const OTHERS = [["warn", "solid"], ["bad", "solid"], ["warn", "dash"], ["bad", "dash"],
-  ["good", "dash"], ["local", "dash"], ["remote", "dash"]];
+const OTHERS = [["decode", "dash"], ["local", "dash"], ["remote", "dash"], ["accent", "dot"],
+  ["text", "dot"], ["neutral", "dot"], ["decode", "dot"], ["local", "dot"], ["remote", "dot"]];
 
 function looks() {
   const free = [...OTHERS];

@@ -50,7 +50,7 @@ def test_a_plan_that_comes_into_force_answers_at_once(
     expect(page.locator("#answer .side")).to_contain_text("Remote, at prfaas")
     issue(fleet, 8000)
     expect(page.locator("#answer .side")).to_contain_text("Local, at pd")
-    expect(page.locator("#answer header").first).to_contain_text("by v3, in force since")
+    expect(page.locator("#answer header").first).to_contain_text("by v3, in force, issued")
     expect(page.locator("#id_decision option").first).to_have_text("in force: v3, t 8K tok")
 
 

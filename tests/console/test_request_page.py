@@ -252,7 +252,7 @@ def test_it_says_by_which_plan(viewer: Client) -> None:
     newest = fleets.newest_adopted(fleet)
     assert newest is not None
     page = words(get(viewer, total=7000).content.decode())
-    assert "by v2 , in force since" in page
+    assert "by v2 , in force, issued" in page
     first = Decision.objects.get(version=1)
     page = words(get(viewer, total=5000, decision=first.pk).content.decode())
     assert re.search(r"by v1 of 20 min ago ?; in force is v2", page)

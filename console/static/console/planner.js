@@ -73,6 +73,13 @@ function refuse(status, body) {
   const whys = { 401: "signed out", 422: "not for these numbers" };
   const why = whys[status] ?? body.error;
   dim(`${why}: ${old()}`);
+  if (!answered) setText(document.getElementById("sentence"), refused(body));
+}
+
+function refused({ error, errors = {} }) {
+  const [first] = Object.entries(errors);
+  return first ? `Nothing is computed: ${first[0]} ${[first[1]].flat().join(" ")}`
+    : `Nothing is computed: ${error}`;
 }
 
 const old = () => (answered

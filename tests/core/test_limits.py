@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from routing.core.steps import changed_to
 from routing.core.types import Memory, RoleChange, Verdict
 from tests.core.asked import GAINED, roles, says
 from tests.core.cases import link, pd, plan, seen
@@ -25,8 +26,11 @@ class TestChangesAnHour:
         [
             ("tuning", 8, "PrefillImbalance"),
             ("tuning", 9, "RateLimited"),
-            ("link down", 9, "LinkDown"),
-            ("link down", 10, "RateLimited"),
+            # Leaving a link takes two: with one left there would be no way back to it.
+            ("link down", 8, "LinkDown"),
+            ("link down", 9, "RateLimited"),
+            ("link back", 9, "LinkBack"),
+            ("link back", 10, "RateLimited"),
             ("bounds", 9, "OutOfBounds"),
             ("bounds", 10, "RateLimited"),
         ],
@@ -34,10 +38,15 @@ class TestChangesAnHour:
     def test_what_is_left_for_whom(self, what, n, reason) -> None:
         observation = seen(link=link(capacity_gbps=0.0, tx_gbps=0.0)) if "down" in what else seen()
         bounds = {"t_min_tokens": 8_000} if what == "bounds" else {}
+        running, memory = plan(4000), self.memory(n)
+        if what == "link back":
+            local = changed_to(running.clusters["pd"], "always_local", None)
+            running = dataclasses.replace(running, clusters={"pd": local})
+            memory = dataclasses.replace(memory, before_down={"pd": 4000})
         verdict = says(
             observation,
-            running=plan(4000),
-            memory=self.memory(n),
+            running=running,
+            memory=memory,
             max_changes_per_hour=10,
             roles_mode="fixed",
             **bounds,

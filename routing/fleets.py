@@ -5,16 +5,16 @@ from __future__ import annotations
 import datetime
 import functools
 import json
-import tomllib
 from pathlib import Path
 
 from routing import commands, knobs
 from routing.core.jsonable import from_jsonable
 from routing.core.scenario.document import Scenario, parse_scenario
+from routing.core.scenario.profile_files import FileError
 from routing.core.scenario.tables import ScenarioError
 from routing.core.types import HeldPlan, Memory, Params, Plan
 from routing.models import Decision, Fleet, Hold, Policy, Tick
-from routing.scenario_files import inline_files
+from routing.scenario_files import read_document
 
 
 def apply_file(
@@ -22,13 +22,9 @@ def apply_file(
 ) -> Fleet:
     """Make or update the fleet a scenario file describes. Raises commands.Refused."""
     try:
-        document = tomllib.loads(path.read_text())
-    except (OSError, UnicodeDecodeError) as exc:
-        raise commands.Refused(str(path), None, f"cannot be read: {exc}") from None
-    except tomllib.TOMLDecodeError as exc:
-        raise commands.Refused(str(path), None, f"is not TOML: {exc}") from None
-    try:
-        scenario = inline_files(document, beside=path.parent)
+        scenario = read_document(path)
+    except FileError as exc:
+        raise commands.Refused(str(path), None, str(exc)) from None
     except ScenarioError as exc:
         raise commands.Refused(exc.field, exc.value, exc.message) from None
     return commands.create_fleet(

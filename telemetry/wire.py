@@ -70,18 +70,30 @@ class InstanceSignals(
     requests_running: float | None = None
     requests_waiting: float | None = None
     requests_waiting_by_stage: dict[str, float] | None = None
+    requests_swapped: float | None = None
     kv_cache_usage_ratio: float | None = None
+    kv_capacity_tokens: float | None = None
+    host_cache_usage_ratio: float | None = None
     prompt_tokens_total: float | None = None
     generation_tokens_total: float | None = None
     prompt_tokens_per_s: float | None = None
     generation_tokens_per_s: float | None = None
     requests_finished_total: float | None = None
+    requests_failed_total: float | None = None
+    prefix_cache_hits_total: float | None = None
+    prefix_cache_queries_total: float | None = None
     prefix_cache_hit_ratio: float | None = None
+    external_cache_hit_ratio: float | None = None
     kv_transfer_bytes_total: float | None = None
     kv_transfer_failures_total: float | None = None
     preemptions_total: float | None = None
     prompt_tokens_by_source_total: dict[str, float] | None = None
+    gpu_utilization_ratio: float | None = None
+    gpu_memory_usage_ratio: float | None = None
+    gpu_power_w: float | None = None
+    gpu_temperature_celsius: float | None = None
     ttft_seconds: Histogram | None = None
+    e2e_seconds: Histogram | None = None
     inter_token_seconds: Histogram | None = None
     prefill_seconds: Histogram | None = None
     queue_seconds: Histogram | None = None
@@ -178,10 +190,61 @@ class RouterSample(
     signals: RouterSignals = msgspec.field(default_factory=RouterSignals)
 
 
+class SourceReport(
+    msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, frozen=True, kw_only=True
+):
+    """What an agent found at one source at its last reading.
+
+    `found` are the signals with a value, `missing` the others with the reason. `unmatched` are
+    names of series that no map knows, the first of `n_unmatched`; `n_bad_lines` could not be read.
+    """
+
+    kind: str
+    id: str
+    engine: str = ""
+    engine_version: str = ""
+    state: str = "ok"
+    error: str | None = None
+    read_s: float | None = None
+    n_series: int = 0
+    found: list[str] = msgspec.field(default_factory=list)
+    missing: dict[str, str] = msgspec.field(default_factory=dict)
+    unmatched: list[str] = msgspec.field(default_factory=list)
+    n_unmatched: int = 0
+    n_bad_lines: int = 0
+    warnings: list[str] = msgspec.field(default_factory=list)
+
+
+class AgentReport(
+    msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, frozen=True, kw_only=True
+):
+    """What an agent says of itself, now and then: for people, never for decisions.
+
+    `n_dropped_batches` left the spool unsent since the agent started, `n_dropped_series` were over
+    its limits. `skew_s` is its clock less the console's, by the Date of the answers.
+    """
+
+    version: str = ""
+    started_s: float | None = None
+    interval_s: float | None = None
+    skew_s: float | None = None
+    cpu_s: float | None = None
+    rss_bytes: float | None = None
+    n_spooled_batches: int = 0
+    spooled_bytes: int = 0
+    n_dropped_batches: int = 0
+    n_dropped_series: int = 0
+    warnings: list[str] = msgspec.field(default_factory=list)
+    sources: list[SourceReport] = msgspec.field(default_factory=list)
+
+
 class Batch(
     msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, frozen=True, kw_only=True
 ):
-    """What one POST carries. Unique by (agent, boot, seq); `boot` only ever rises for an agent."""
+    """What one POST carries. Unique by (agent, boot, seq); `boot` only ever rises for an agent.
+
+    `report` comes with some batches only: at the start, when it changed, and every half minute.
+    """
 
     v: int
     agent: str
@@ -191,6 +254,7 @@ class Batch(
     instances: list[InstanceSample] = msgspec.field(default_factory=list)
     links: list[LinkSample] = msgspec.field(default_factory=list)
     routers: list[RouterSample] = msgspec.field(default_factory=list)
+    report: AgentReport | None = None
 
 
 class Ack(msgspec.Struct, frozen=True):

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
-from urllib.parse import urlsplit
 
 import msgspec
 
 from telemetry import strict_toml, wire
+from telemetry.agent import link_config
+from telemetry.agent.link_config import Link
+from telemetry.agent.urls import is_http
 from telemetry.engine_maps import MAPS
 from telemetry.strict_toml import TomlError
 
@@ -45,22 +47,6 @@ class Router(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=Tr
     id: str
     url: str
     kind: Literal["gate"] = "gate"
-
-
-class Link(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
-    """One directed link, read on its sending side at one layer.
-
-    `lab`: a lab's admin endpoint, `url` answers `{"A->B": {counters}}`. `proc_net_dev`: the
-    counters of `interface` in `path`. `capacity_gbps` stands in where the source states none.
-    """
-
-    id: str
-    source: Literal["lab", "proc_net_dev"]
-    measured_layer: str
-    url: str = ""
-    interface: str = ""
-    path: str = "/proc/net/dev"
-    capacity_gbps: float | None = None
 
 
 class Config(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
@@ -113,7 +99,7 @@ def _problems(config: Config) -> Iterator[tuple[str, Any, str]]:
     """(key, value, why) of whatever the types cannot say."""
     if not 1 <= len(config.agent) <= MAX_AGENT_CHARS:
         yield "agent", config.agent, f"must have 1..{MAX_AGENT_CHARS} characters"
-    if not _is_http(config.console_url):
+    if not is_http(config.console_url):
         yield "console_url", config.console_url, "must be an http(s) URL"
     if config.token and config.token_file:
         yield "token_file", config.token_file, "give token or token_file, not both"
@@ -130,7 +116,7 @@ def _problems(config: Config) -> Iterator[tuple[str, Any, str]]:
     yield from _source_problems(config)
     yield from _wire_problems(config)
     for i, link in enumerate(config.links):
-        yield from _link_problems(f"links[{i}]", link)
+        yield from link_config.problems(f"links[{i}]", link)
 
 
 def _wire_problems(config: Config) -> Iterator[tuple[str, Any, str]]:
@@ -185,7 +171,7 @@ def _source_problems(config: Config) -> Iterator[tuple[str, Any, str]]:
             if source.id in seen:
                 yield f"{key}.id", source.id, "is given twice"
             seen.add(source.id)
-            if not _is_http(source.url):
+            if not is_http(source.url):
                 yield f"{key}.url", source.url, "must be an http(s) URL"
             if isinstance(source, Instance):
                 yield from _instance_problems(key, source, families)
@@ -197,29 +183,7 @@ def _instance_problems(
     if instance.engine not in ("auto", *families):
         known = ", ".join(("auto", *families))
         yield f"{key}.engine", instance.engine, f"must be one of {known}"
-    if instance.role_url and not _is_http(instance.role_url):
+    if instance.role_url and not is_http(instance.role_url):
         yield f"{key}.role_url", instance.role_url, "must be an http(s) URL"
     if not instance.role_key:
         yield f"{key}.role_key", instance.role_key, "must name a key of the answer"
-
-
-def _link_problems(key: str, link: Link) -> Iterator[tuple[str, Any, str]]:
-    source, arrow, target = link.id.partition("->")
-    if not (source and arrow and target):
-        yield f"{key}.id", link.id, 'a link id is "A->B"'
-    if not link.measured_layer:
-        yield f"{key}.measured_layer", link.measured_layer, "say at which layer this is measured"
-    if link.source == "lab" and not _is_http(link.url):
-        yield f"{key}.url", link.url, "a lab link needs the http(s) URL of its /links"
-    if link.source == "proc_net_dev" and not link.interface:
-        yield f"{key}.interface", link.interface, "a proc_net_dev link needs its interface"
-    if link.capacity_gbps is not None and not 0.0 < link.capacity_gbps < 1e6:
-        yield f"{key}.capacity_gbps", link.capacity_gbps, "must be a positive number of Gbps"
-
-
-def _is_http(url: str) -> bool:
-    try:
-        parts = urlsplit(url)
-        return parts.scheme in ("http", "https") and bool(parts.hostname)
-    except ValueError:
-        return False

@@ -56,6 +56,16 @@ def _words(raw: str) -> list[str]:
     return [word.strip() for word in raw.split(",") if word.strip()]
 
 
+def _headers(raw: str) -> dict[str, str]:
+    headers = {}
+    for line in filter(None, (part.strip() for part in raw.split(";"))):
+        name, colon, value = line.partition(":")
+        if not (colon and name.strip().replace("-", "").isalnum() and value.strip().isprintable()):
+            raise ValueError("must be 'Name: value; Name: value'")
+        headers[name.strip()] = value.strip()
+    return headers
+
+
 def _url(*schemes: str) -> Callable[[str], str]:
     def parse(raw: str) -> str:
         if urlsplit(raw).scheme not in schemes:
@@ -133,8 +143,37 @@ SETTINGS: tuple[Setting, ...] = (
     Setting(
         "CONSOLE_RETENTION_HOURS",
         72,
-        "Hours of raw samples kept; older landing partitions are dropped.",
+        "Hours of raw readings kept, in whole days.",
         _positive_integer,
+    ),
+    Setting(
+        "CONSOLE_ROLLUP_10S_DAYS", 14, "Days of roll-ups over 10 s kept.", _positive_integer
+    ),
+    Setting(
+        "CONSOLE_ROLLUP_1M_DAYS", 400, "Days of roll-ups over a minute kept.", _positive_integer
+    ),
+    Setting(
+        "CONSOLE_DOORS_RULES",
+        None,
+        "File of mapping rules (doors.toml) that opens the remote-write and OTLP doors.",
+    ),
+    Setting(
+        "CONSOLE_FORWARD_URL",
+        None,
+        "Where history is sent on by remote-write (http(s)://host/api/v1/write).",
+        _url("http", "https"),
+    ),
+    Setting(
+        "CONSOLE_HISTORY_URL",
+        None,
+        "Where ranges older than what is kept here are read back by PromQL (http(s)://host).",
+        _url("http", "https"),
+    ),
+    Setting(
+        "CONSOLE_HISTORY_HEADERS",
+        None,
+        "Headers of both, `Name: value; Name: value`, such as Mimir's `X-Scope-OrgID: prfaas`.",
+        _headers,
     ),
     Setting(
         "CONSOLE_MAX_SOCKETS", 2_000, "Browser sockets one web process accepts.", _positive_integer

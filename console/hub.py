@@ -23,7 +23,7 @@ from prometheus_client import Counter, Gauge
 
 from console.live_state import REREAD_S, Ack, FleetState
 from routing import announce
-from telemetry import publish, wire
+from telemetry import publish
 
 log = logging.getLogger(__name__)
 
@@ -112,7 +112,6 @@ class Hub:
         self._clock = clock
         self._watched: dict[str, _Watched] = {}
         self._loading: dict[str, asyncio.Lock] = {}
-        self._decode = msgspec.msgpack.Decoder(list[wire.Batch]).decode
         self._redis_state = "connecting"
         self._redis_away_s: float | None = None
         self._database_away_s: float | None = None
@@ -345,8 +344,10 @@ class Hub:
 
     def _hear(self, channel: str, data: bytes) -> None:
         if channel == publish.CHANNEL:
+            if not self._watched:
+                return
             received_s = self._clock()
-            for batch in self._decode(data):
+            for batch in publish.batches(data):
                 for watched in self._watched.values():
                     watched.state.apply_batch(batch, received_s=received_s)
             return

@@ -215,6 +215,11 @@ CELERY_BEAT_SCHEDULE = {
         "schedule": 300.0,
         "options": {"expires": 290.0},
     },
+    "telemetry.compact": {
+        "task": "telemetry.compact",
+        "schedule": 30.0,
+        "options": {"expires": 29.0},
+    },
     "routing.prune": {
         "task": "routing.prune",
         "schedule": 3600.0,

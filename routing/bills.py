@@ -7,7 +7,7 @@ from typing import Any
 from routing import fleets
 from routing.core.links import billing
 from routing.models import Fleet
-from telemetry import store
+from telemetry import history
 
 
 def bills(fleet: Fleet, *, now_s: float) -> list[dict[str, Any]]:
@@ -55,7 +55,7 @@ def _samples(
     """Five-minute means by path, those that are complete."""
     if n_due < 1:
         return {path: [] for path in paths}
-    found = store.series(
+    found = history.series(
         "link",
         field,
         paths=paths,

@@ -13,11 +13,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+import numpy as np
 from django.db import connection
 
 from routing import fleets
 from routing.models import Decision, Fleet
-from telemetry import store
+from telemetry import history
 from telemetry.models import Source
 
 MAX_NAMES = 40
@@ -28,8 +29,14 @@ LATEST_S = 32_503_680_000.0
 MAX_DECISIONS = 200
 
 LINK_FIELDS = ("tx_gbps", "rx_gbps", "capacity_gbps", "retransmit_ratio", "rtt_s", "connections")
-POOL_SUMS = ("waiting", "running", "prompt_tokens_per_s", "generation_tokens_per_s")
-POOL_MEANS = ("kv_ratio",)
+POOL_SUMS = {
+    "waiting": "requests_waiting",
+    "running": "requests_running",
+    "prompt_tokens_per_s": "prompt_tokens_per_s",
+    "generation_tokens_per_s": "generation_tokens_per_s",
+}
+POOL_MEANS = {"kv_ratio": "kv_cache_usage_ratio"}
+"""The signal behind each field of a pool."""
 LOOP_FLEET = ("demand_rps", "lambda_max_rps", "headroom")
 LOOP_CLUSTER = ("threshold_tokens", "remote_share", "remote_predicted", "demand_rps")
 
@@ -79,7 +86,7 @@ def read(
         if not 0.0 <= value <= LATEST_S:
             raise SeriesError(field, value, "must be epoch seconds between the years 1970 and 3000")
     span = {"since_s": since_s, "until_s": until_s, "max_points": points}
-    empty = store.series("link", "tx_gbps", paths=[], **span)
+    empty = history.series("link", "tx_gbps", paths=[], **span)
     axis = Axis(empty["t"][0], empty["bin_s"], len(empty["t"]), tick_s)
     decisions = _adopted_steps(fleet, axis)
     ticks: list[dict[str, Any] | None] | None = None
@@ -113,7 +120,7 @@ def _link(fleet: Fleet, name: str, rest: str, span: dict[str, Any]) -> Values:
     if path not in known:
         # A reader of one fleet may be kept from the others' links.
         raise SeriesError("names", name, f"is no link of {fleet.pk}; it has {', '.join(known)}")
-    return store.series("link", field, paths=[path], **span)["series"][path]
+    return history.series("link", field, paths=[path], **span)["series"][path]
 
 
 def _pool(fleet: Fleet, name: str, rest: str, span: dict[str, Any]) -> Values:
@@ -125,14 +132,13 @@ def _pool(fleet: Fleet, name: str, rest: str, span: dict[str, Any]) -> Values:
     paths = Source.objects.filter(
         kind="instance", path__startswith=f"{fleet.pk}/{cluster}/", role=role
     ).values_list("path", flat=True)
-    columns = store.series("instance", field, paths=list(paths), **span)["series"].values()
-    combined: Values = []
-    for values in zip(*columns, strict=True):
-        known = [value for value in values if value is not None]
-        total = sum(known) if known else None
-        mean = field in POOL_MEANS and total is not None
-        combined.append(total / len(known) if mean else total)
-    return combined or [None] * len(store.series("instance", field, paths=[], **span)["t"])
+    signal = {**POOL_SUMS, **POOL_MEANS}[field]
+    values = history.read("instance", signal, paths=list(paths), **span).values
+    n_known = np.count_nonzero(~np.isnan(values), axis=1)
+    totals = np.nansum(values, axis=1) / (np.maximum(n_known, 1) if field in POOL_MEANS else 1)
+    return [
+        total if n else None for total, n in zip(totals.tolist(), n_known.tolist(), strict=True)
+    ]
 
 
 def _loop(name: str, rest: str, ticks: list[dict[str, Any] | None]) -> Values:

@@ -14,13 +14,13 @@ import random
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Final
 
 import psycopg
 from prometheus_client import Counter, Gauge, Histogram
 
-from telemetry import partitions, wire
+from telemetry import wire
 from telemetry.landing import Arrival, Landing, Outcome
 
 log = logging.getLogger(__name__)
@@ -71,16 +71,14 @@ class Flusher:
         self,
         connect: Connect,
         *,
-        publish: Callable[[list[wire.Batch]], None],
+        publish: Callable[[list[Arrival]], None],
         max_batches: int,
-        retention: timedelta,
         window_s: float = WINDOW_S,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._connect = connect
         self._publish = publish
         self._max_batches = max_batches
-        self._retention = retention
         self._window_s = window_s
         self._clock = clock
         self._waiting: list[_Waiting] = []
@@ -120,13 +118,19 @@ class Flusher:
         """Give back what `hold` counted."""
         self._held_bytes -= n_bytes
 
-    async def offer(self, batch: wire.Batch, *, received_s: float) -> Outcome:
-        """What became of a batch, after the commit. Raises Unavailable or Rejected."""
+    async def offer(
+        self, batch: wire.Batch, *, received_s: float, encoded: bytes | None = None
+    ) -> Outcome:
+        """What became of a batch, after the commit. Raises Unavailable or Rejected.
+
+        `encoded` are its msgpack bytes, where they are at hand.
+        """
         self.hold(0)
         if self._stopping:
             raise Unavailable("the console is stopping")
+        arrival = Arrival(batch, wire.encode(batch) if encoded is None else encoded, received_s)
         done: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
-        self._waiting.append(_Waiting(Arrival(batch, received_s), done))
+        self._waiting.append(_Waiting(arrival, done))
         QUEUED.set(len(self._waiting))
         self._work.set()
         return await done
@@ -137,9 +141,8 @@ class Flusher:
             connection = None
             try:
                 connection = await self._connect()
-                landing = Landing(connection, retention=self._retention)
-                now = datetime.fromtimestamp(self._clock(), UTC)
-                await landing.make_partitions(partitions.hours_ahead(now))
+                landing = Landing(connection)
+                await landing.make_partitions(datetime.fromtimestamp(self._clock(), UTC))
                 if failures:
                     log.info("ingest has its database again")
                 failures = 0
@@ -178,7 +181,7 @@ class Flusher:
         started_s = time.perf_counter()
         try:
             async with asyncio.timeout(_COMMIT_TIMEOUT_S):
-                outcomes = await landing.commit([w.arrival for w in group], now_s=self._clock())
+                outcomes = await landing.commit([w.arrival for w in group])
         except TimeoutError:
             raise
         except Exception as exc:
@@ -200,7 +203,7 @@ class Flusher:
         for waiting, outcome in zip(group, outcomes, strict=True):
             BATCHES.labels(outcome.state).inc()
             if outcome.state == "stored":
-                stored.append(waiting.arrival.batch)
+                stored.append(waiting.arrival)
             if not waiting.done.done():
                 waiting.done.set_result(outcome)
         if stored:

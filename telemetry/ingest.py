@@ -22,7 +22,7 @@ from django.conf import settings
 from django.db import connections
 from prometheus_client import Counter
 
-from telemetry import partitions, store, tokens, wire
+from telemetry import store, tokens, wire
 from telemetry.flusher import Connect, Flusher, Rejected, Unavailable
 from telemetry.publish import Publisher
 
@@ -118,10 +118,12 @@ class Ingest:
                 headers={"connection": "close"},
             ) from None
         received_s = self._clock()
-        batch = await self._decode(body, headers, received_s)
+        batch, encoded = await self._decode(body, headers, received_s)
         _check_fleet(batch, grant.fleet)
         try:
-            outcome = await self._flusher.offer(batch, received_s=received_s)
+            outcome = await self._flusher.offer(
+                batch, received_s=received_s, encoded=encoded
+            )
         except Rejected as exc:
             if exc.by_content:
                 raise _Refused(
@@ -198,7 +200,8 @@ class Ingest:
 
     async def _decode(
         self, body: bytes, headers: dict[bytes, bytes], received_s: float
-    ) -> wire.Batch:
+    ) -> tuple[wire.Batch, bytes]:
+        """The checked batch and its msgpack bytes."""
         content_type = headers.get(b"content-type", b"").decode("latin-1")
         media_type = content_type.partition(";")[0].strip().lower()
         if media_type not in _MSGPACK and "json" not in media_type:
@@ -210,11 +213,13 @@ class Ingest:
             )
         try:
             if len(body) < _OFF_LOOP_BYTES:
-                return _checked(body, media_type, received_s)
-            # Megabytes take long enough to check that every socket would notice.
-            return await asyncio.to_thread(_checked, body, media_type, received_s)
+                batch = _checked(body, media_type, received_s)
+            else:
+                # Megabytes take long enough to check that every socket would notice.
+                batch = await asyncio.to_thread(_checked, body, media_type, received_s)
         except wire.WireError as exc:
             raise _Refused(422, exc.error, field=exc.field, value=_short(exc.value)) from None
+        return batch, wire.encode(batch) if "json" in media_type else body
 
 
 def _checked(body: bytes, content_type: str, received_s: float) -> wire.Batch:
@@ -313,7 +318,6 @@ def service() -> Service:
         database_connect,
         publish=publisher.put,
         max_batches=settings.ENV["CONSOLE_INGEST_QUEUE"],
-        retention=partitions.retention(),
     )
     asker = Asker(database_connect)
     app = Ingest(

@@ -1,8 +1,8 @@
-"""Rows of the telemetry app that people and code look up; samples live in landing partitions.
+"""Rows of the telemetry app that people and code look up; readings live in tables of raw SQL.
 
-The three sample tables (`telemetry_instance_sample`, `telemetry_link_sample`,
-`telemetry_router_sample`) and `telemetry_batch` are raw SQL, written by binary COPY in `ingest`
-and read in `store`: one ORM row per value would cost a hundred times more.
+Migration 0004 makes these: batches land as they came (`landing`) and become columns (`compaction`,
+`rollups`), which `store` and `history` read. One ORM row per value would cost a thousand times
+more.
 """
 
 from __future__ import annotations
@@ -62,3 +62,38 @@ class Source(models.Model):
 
     def __str__(self) -> str:
         return f"{self.kind} {self.path}"
+
+
+class StoredReport(models.Model):
+    """The newest wire.AgentReport of an agent, as msgpack; beside `Agent`, which is read all the
+    time and must stay small. Written and read in `reports`."""
+
+    agent = models.CharField(max_length=200, primary_key=True)
+    report = models.BinaryField()
+    reported_at = models.DateTimeField()
+
+    def __str__(self) -> str:
+        return f"report of {self.agent}"
+
+
+class Refusal(models.Model):
+    """How often one kind of batch was refused: by whom, with which status, at which field."""
+
+    agent = models.CharField(max_length=200, blank=True)
+    token = models.CharField(max_length=12, blank=True, help_text="The prefix of its token.")
+    status = models.PositiveSmallIntegerField()
+    field = models.CharField(max_length=300, blank=True)
+    count = models.BigIntegerField()
+    error = models.CharField(max_length=500)
+    first_at = models.DateTimeField()
+    last_at = models.DateTimeField()
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(
+                fields=["agent", "token", "status", "field"], name="one_refusal_per_kind"
+            )
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.status} of {self.agent or self.token or 'nobody known'}"

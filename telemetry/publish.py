@@ -11,6 +11,7 @@ import collections
 import contextlib
 import logging
 import random
+from collections.abc import Iterator
 from typing import Final
 
 import msgspec
@@ -18,6 +19,7 @@ import redis.asyncio
 from prometheus_client import Counter
 
 from telemetry import wire
+from telemetry.landing import Arrival
 
 log = logging.getLogger(__name__)
 
@@ -28,12 +30,27 @@ _MAX_WAITING: Final = 32
 LOST = Counter("prfaas_ingest_unpublished_batches", "Committed batches live pages never heard of.")
 
 
+def message(arrivals: list[Arrival]) -> bytes:
+    """Batches as they came: whoever has no page open need not look into them."""
+    return msgspec.msgpack.encode([arrival.body for arrival in arrivals])
+
+
+_decode_message: Final = msgspec.msgpack.Decoder(list[bytes]).decode
+_decode_batch: Final = msgspec.msgpack.Decoder(wire.Batch).decode
+
+
+def batches(data: bytes) -> Iterator[wire.Batch]:
+    """The batches of a message."""
+    for body in _decode_message(data):
+        yield _decode_batch(body)
+
+
 class Publisher:
     """Publishes in the background; while Redis is away only the newest few messages are kept."""
 
     def __init__(self, redis_url: str) -> None:
         self._redis_url = redis_url
-        self._waiting: collections.deque[list[wire.Batch]] = collections.deque()
+        self._waiting: collections.deque[list[Arrival]] = collections.deque()
         self._work = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -48,11 +65,11 @@ class Publisher:
             with contextlib.suppress(asyncio.CancelledError):
                 await self._task
 
-    def put(self, batches: list[wire.Batch]) -> None:
+    def put(self, arrivals: list[Arrival]) -> None:
         """Publish soon. Never blocks and never fails."""
         if len(self._waiting) >= _MAX_WAITING:
             LOST.inc(len(self._waiting.popleft()))
-        self._waiting.append(batches)
+        self._waiting.append(arrivals)
         self._work.set()
 
     async def _run(self) -> None:
@@ -65,11 +82,11 @@ class Publisher:
                 await self._work.wait()
                 self._work.clear()
                 while self._waiting:
-                    batches = self._waiting.popleft()
+                    arrivals = self._waiting.popleft()
                     try:
-                        await client.publish(CHANNEL, msgspec.msgpack.encode(batches))
+                        await client.publish(CHANNEL, message(arrivals))
                     except (redis.RedisError, OSError) as exc:
-                        LOST.inc(len(batches))
+                        LOST.inc(len(arrivals))
                         if not away:
                             log.warning("live pages get no telemetry, Redis is away: %s", exc)
                         away = True

@@ -1,78 +1,28 @@
-"""Reading samples back: newest, windows and chart series, as plain values.
+"""Reading samples back as they were shipped: the newest of each source, and windows of time.
 
-Every query is bounded by time, so that only the partitions it needs are touched, and by the
-index (source_id, at). Readings come from `detail`, the sample exactly as it was shipped.
+What landed in the last minutes is read from the landing zone, one row a batch; what is older from
+chunks. `telemetry_compaction.floor` is the border: each batch is on one side of it. `history` reads
+single signals as series.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any, Final
 
-import msgspec
+import numpy as np
 from django.db import connection
 
-from telemetry import wire
+from telemetry import bodies, chunks, layouts, tables, wire
 
 Signals = wire.InstanceSignals | wire.LinkSignals | wire.RouterSignals
 Sample = wire.InstanceSample | wire.LinkSample | wire.RouterSample
 
 FUTURE_S: Final = 300.0
 """How far ahead of our clock a reading may be stamped; ingest refuses what is beyond."""
-
-MIN_BIN_S: Final = 2.0
-"""Finest bin of a series: at one reading a second a finer one would show holes that are not."""
-
-_TABLES: Final = {
-    "instance": "telemetry_instance_sample",
-    "link": "telemetry_link_sample",
-    "router": "telemetry_router_sample",
-}
-COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
-    "instance": (
-        "running",
-        "waiting",
-        "kv_ratio",
-        "prompt_tokens_total",
-        "generation_tokens_total",
-        "prompt_tokens_per_s",
-        "generation_tokens_per_s",
-        "kv_transfer_bytes_total",
-        "preemptions_total",
-    ),
-    "link": (
-        "tx_bytes_total",
-        "rx_bytes_total",
-        "tx_gbps",
-        "rx_gbps",
-        "segments_sent_total",
-        "segments_retransmitted_total",
-        "retransmit_ratio",
-        "rtt_s",
-        "connections",
-        "capacity_gbps",
-    ),
-    "router": (
-        "plan_epoch",
-        "plan_version",
-        "requests_per_s",
-        "requests_local_total",
-        "requests_remote_total",
-        "in_flight_local",
-        "in_flight_remote",
-    ),
-}
-"""Scalars that `series` can read, by kind: the typed columns of the sample tables."""
-
-_DECODERS: Final = {
-    "instance": msgspec.msgpack.Decoder(wire.InstanceSample),
-    "link": msgspec.msgpack.Decoder(wire.LinkSample),
-    "router": msgspec.msgpack.Decoder(wire.RouterSample),
-}
-
 
 class QueryError(ValueError):
     """A question the store cannot answer; names the field and the value."""
@@ -127,25 +77,21 @@ def from_sample(sample: Sample, *, received_s: float) -> Reading:
 
 
 def latest(kind: str, *, prefix: str = "", now_s: float, within_s: float = 3600.0) -> list[Reading]:
-    """The newest reading of each source read in the last `within_s`, ascending by path."""
-    rows = _rows(
-        f"""
-        SELECT newest.received_at, newest.detail
-        FROM telemetry_source source
-        CROSS JOIN LATERAL (
-            SELECT received_at, detail FROM {_table(kind)}
-            WHERE source_id = source.id AND at > %(since)s AND at <= %(until)s
-            ORDER BY at DESC LIMIT 1
-        ) newest
-        WHERE source.kind = %(kind)s AND starts_with(source.path, %(prefix)s)
-        ORDER BY source.path
-        """,
-        kind=kind,
-        prefix=prefix,
-        since=_utc(now_s - within_s),
-        until=_utc(now_s + FUTURE_S),
-    )
-    return [_reading(kind, received_at, detail) for received_at, detail in rows]
+    """The newest reading of each source read in the last `within_s`, ascending by path.
+
+    An instance whose newest sample says that it is gone is not among them.
+    """
+    known = Places.of(kind, prefix, since_s=now_s - within_s)
+    since_s, until_s = now_s - within_s, now_s + FUTURE_S
+    newest: dict[str, Reading] = {}
+    landed = list(_newest_landed(known, since_s, until_s))
+    for layout_id, row in landed:
+        _keep_newest(newest, known.readings(layout_id, row, since_s, until_s))
+    silent = known.ids - {layout_id for layout_id, _ in landed}
+    for layout_id, chunk in _newest_chunks(known, silent, since_s, until_s):
+        rows = _last_of_bins(chunk, since_s, until_s, until_s - since_s)
+        _keep_newest(newest, known.of_chunk(layout_id, chunk, rows, since_s, until_s))
+    return [newest[path] for path in sorted(newest) if newest[path].state != "gone"]
 
 
 def window(
@@ -154,109 +100,258 @@ def window(
     """By path, the last reading of each bin of `bin_s` in (since_s, until_s], ascending in time."""
     if bin_s <= 0:
         raise QueryError("must be positive", field="bin_s", value=bin_s)
-    # One index probe per source and bin reads only what is returned; DISTINCT ON would read and
-    # sort every row of the window.
-    rows = _rows(
-        f"""
-        SELECT source.path, newest.received_at, newest.detail
-        FROM telemetry_source source
-        CROSS JOIN generate_series(0, %(n_bins)s - 1) AS bin
-        CROSS JOIN LATERAL (
-            SELECT received_at, detail FROM {_table(kind)}
-            WHERE source_id = source.id
-              AND at > %(since)s + bin * %(width)s AND at <= %(since)s + (bin + 1) * %(width)s
-              AND at > %(since)s AND at <= %(until)s
-            ORDER BY at DESC LIMIT 1
-        ) newest
-        WHERE source.kind = %(kind)s AND starts_with(source.path, %(prefix)s)
-        ORDER BY source.path, bin
-        """,
-        kind=kind,
-        prefix=prefix,
-        since=_utc(since_s),
-        until=_utc(until_s),
-        width=timedelta(seconds=bin_s),
-        n_bins=math.ceil((until_s - since_s) / bin_s),
-    )
+    known = Places.of(kind, prefix, since_s=since_s)
+    last: dict[tuple[str, int], Reading] = {}
+
+    def keep(readings: Iterator[Reading]) -> None:
+        for reading in readings:
+            place = (reading.path, math.ceil((reading.at_s - since_s) / bin_s))
+            if place not in last or last[place].at_s <= reading.at_s:
+                last[place] = reading
+
+    for layout_id, chunk in _chunks_of(known, since_s, until_s):
+        rows = _last_of_bins(chunk, since_s, until_s, bin_s)
+        keep(known.of_chunk(layout_id, chunk, rows, since_s, until_s))
+    for layout_id, row in _landed_by_bin(known, since_s, until_s, bin_s):
+        keep(known.readings(layout_id, row, since_s, until_s))
     readings: dict[str, list[Reading]] = {}
-    for path, received_at, detail in rows:
-        readings.setdefault(path, []).append(_reading(kind, received_at, detail))
+    for path, _ in sorted(last):
+        readings.setdefault(path, [])
+    for (path, _), reading in sorted(last.items(), key=lambda item: item[0]):
+        readings[path].append(reading)
     return readings
 
 
-def series(
-    kind: str,
-    field: str,
-    *,
-    paths: Sequence[str],
-    since_s: float,
-    until_s: float,
-    max_points: int,
-) -> dict[str, Any]:
-    """`{"t": [bin start, epoch s], "series": {path: [value | None]}}` of one scalar column.
+_seen_layouts: dict[int, layouts.Layout] = {}
+_MAX_LAYOUTS: Final = 100_000
 
-    A bin holds the mean of its readings (the last value of a `_total` or a plan number); an empty
-    bin is None, which a chart must draw as a gap. `bin_s` says how wide the bins came out.
-    """
-    if field not in COLUMNS.get(kind, ()):
-        raise QueryError(
-            f"must be one of {', '.join(COLUMNS.get(kind, ()))}", field="field", value=field
+
+def layouts_since(since_s: float) -> dict[int, layouts.Layout]:
+    """Every layout that reported since then, by its number."""
+    if len(_seen_layouts) > _MAX_LAYOUTS:
+        _seen_layouts.clear()
+    # Rows of layouts are rewritten now and then only, so look back a little further.
+    limit = tables.utc(max(since_s - FUTURE_S - 60.0, 0.0))
+    ids = [
+        layout_id
+        for (layout_id,) in _rows(
+            "SELECT id FROM telemetry_layout WHERE last_seen_at > %(limit)s", limit=limit
         )
-    if not until_s > since_s:
-        raise QueryError("must be after since", field="until", value=until_s)
-    if max_points < 1:
-        raise QueryError("must be at least 1", field="points", value=max_points)
-    bin_s = nice_bin_s((until_s - since_s) / max_points)
-    # Bins lie on multiples of their width, so the next page of a live chart has the same ones.
-    start_s = math.floor(since_s / bin_s) * bin_s
-    n_bins = max(1, math.ceil((until_s - start_s) / bin_s))
-    aggregate = (
-        f"(array_agg({field} ORDER BY at DESC) FILTER (WHERE {field} IS NOT NULL))[1]"
-        if field.endswith("_total") or field.startswith("plan_")
-        else f"avg({field})"
-    )
-    rows = _rows(
-        f"""
-        SELECT source.path, floor(extract(epoch FROM sample.at - %(start)s) / %(bin_s)s)::int,
-            {aggregate}
-        FROM telemetry_source source JOIN {_table(kind)} sample ON sample.source_id = source.id
-        WHERE source.kind = %(kind)s AND source.path = ANY(%(paths)s)
-          AND sample.at >= %(start)s AND sample.at < %(end)s
-        GROUP BY 1, 2
+    ]
+    unknown = [layout_id for layout_id in ids if layout_id not in _seen_layouts]
+    if unknown:
+        for layout_id, facts in _rows(
+            "SELECT id, facts FROM telemetry_layout WHERE id = ANY(%(ids)s)", ids=unknown
+        ):
+            _seen_layouts[layout_id] = layouts.decode(facts)
+    return {layout_id: _seen_layouts[layout_id] for layout_id in ids if layout_id in _seen_layouts}
+
+
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where the sources of one kind and prefix stand in the layouts that reported lately."""
+
+    kind: str
+    layouts: dict[int, layouts.Layout]
+    sources: dict[int, list[int]]
+
+    @classmethod
+    def of(cls, kind: str, prefix: str, *, since_s: float) -> Places:
+        """Raises QueryError for an unknown kind."""
+        if kind not in layouts.KINDS:
+            raise QueryError(f"must be one of {', '.join(layouts.KINDS)}", field="kind", value=kind)
+        found = layouts_since(since_s)
+        sources = {
+            layout_id: places
+            for layout_id, layout in found.items()
+            if (
+                places := [
+                    i for i, facts in enumerate(layout.facts(kind)) if facts[0].startswith(prefix)
+                ]
+            )
+        }
+        return cls(kind, found, sources)
+
+    @property
+    def ids(self) -> set[int]:
+        return set(self.sources)
+
+    def readings(
+        self, layout_id: int, row: _Landed, since_s: float, until_s: float
+    ) -> Iterator[Reading]:
+        """Those of one landed batch that were read in (since_s, until_s]."""
+        entries = layouts.samples(bodies.unpack(row.body), self.kind)
+        for i in self.sources[layout_id]:
+            if since_s < entries[i].at_s <= until_s:
+                yield from_sample(entries[i], received_s=row.received_s)
+
+    def of_chunk(
+        self,
+        layout_id: int,
+        chunk: chunks.Chunk,
+        ticks: Sequence[int],
+        since_s: float,
+        until_s: float,
+    ) -> Iterator[Reading]:
+        """Those of some ticks of a chunk likewise."""
+        facts = self.layouts[layout_id].facts(self.kind)
+        wanted = [(tick, i) for tick in ticks for i in self.sources[layout_id]]
+        for received_s, sample in chunks.samples(chunk, facts, wanted):
+            if since_s < sample.at_s <= until_s:
+                yield from_sample(sample, received_s=received_s)
+
+
+@dataclass(frozen=True)
+class _Landed:
+    received_s: float
+    body: bytes
+
+
+def _keep_newest(newest: dict[str, Reading], readings: Iterator[Reading]) -> None:
+    for reading in readings:
+        known = newest.get(reading.path)
+        if known is None or reading.at_s >= known.at_s:
+            newest[reading.path] = reading
+
+
+def _newest_landed(
+    known: Places, since_s: float, until_s: float
+) -> Iterator[tuple[int, _Landed]]:
+    for layout_id, received_s, body in _rows(
+        """
+        SELECT wanted.id, extract(epoch FROM newest.received_at)::float8, newest.body
+        FROM unnest(%(ids)s::bigint[]) AS wanted (id)
+        CROSS JOIN LATERAL (
+            SELECT received_at, body FROM telemetry_landing
+            WHERE layout_id = wanted.id AND at > %(since)s AND at <= %(until)s
+              AND landed_at >= (SELECT floor FROM telemetry_compaction)
+            ORDER BY at DESC LIMIT 1
+        ) newest
         """,
-        kind=kind,
-        paths=list(paths),
-        start=_utc(start_s),
-        end=_utc(start_s + n_bins * bin_s),
-        bin_s=bin_s,
+        ids=sorted(known.ids),
+        since=tables.utc(since_s),
+        until=tables.utc(until_s + layouts.MOMENT_S),
+    ):
+        yield layout_id, _Landed(received_s, body)
+
+
+def _landed_by_bin(
+    known: Places, since_s: float, until_s: float, bin_s: float
+) -> Iterator[tuple[int, _Landed]]:
+    """The last landed batch of each layout and bin."""
+    # One index probe per layout and bin reads only what is returned; DISTINCT ON would read and
+    # sort every row of the window.
+    for layout_id, received_s, body in _rows(
+        """
+        SELECT wanted.id, extract(epoch FROM newest.received_at)::float8, newest.body
+        FROM unnest(%(ids)s::bigint[]) AS wanted (id)
+        CROSS JOIN generate_series(0, %(n_bins)s - 1) AS bin
+        CROSS JOIN LATERAL (
+            SELECT received_at, body FROM telemetry_landing
+            WHERE layout_id = wanted.id
+              AND at > %(since)s + bin * %(width)s AND at <= %(since)s + (bin + 1) * %(width)s
+              AND landed_at >= (SELECT floor FROM telemetry_compaction)
+            ORDER BY at DESC LIMIT 1
+        ) newest
+        """,
+        ids=sorted(known.ids),
+        since=tables.utc(since_s),
+        width=timedelta(seconds=bin_s),
+        n_bins=math.ceil((until_s + layouts.MOMENT_S - since_s) / bin_s),
+    ):
+        yield layout_id, _Landed(received_s, body)
+
+
+_CHUNK: Final = """
+    layout_id, n_ticks, extract(epoch FROM start)::float8, extract(epoch FROM at_max)::float8,
+    signals, ends, data
+"""
+
+
+def _chunks_of(
+    known: Places, since_s: float, until_s: float
+) -> Iterator[tuple[int, chunks.Chunk]]:
+    """The chunks that reach into a window and that hold what is not in the landing zone."""
+    [(floor_s,)] = _rows("SELECT extract(epoch FROM floor)::float8 FROM telemetry_compaction")
+    if since_s - FUTURE_S >= floor_s:
+        return  # a reading cannot have landed before it was taken, but for a clock that is ahead
+    for row in _rows(
+        f"""
+        SELECT {_CHUNK} FROM telemetry_chunk
+        WHERE layout_id = ANY(%(ids)s) AND kind = %(kind)s AND start > %(reach)s
+          AND start <= %(until)s AND at_max > %(since)s
+          AND landed_at <= (SELECT floor FROM telemetry_compaction)
+        """,
+        ids=sorted(known.ids),
+        kind=layouts.KINDS.index(known.kind),
+        reach=tables.utc(since_s - chunks.SPAN_S),
+        since=tables.utc(since_s),
+        until=tables.utc(until_s),
+    ):
+        yield _chunk(known, row)
+
+
+def _newest_chunks(
+    known: Places, ids: set[int], since_s: float, until_s: float
+) -> Iterator[tuple[int, chunks.Chunk]]:
+    """The last chunk of each of these layouts, none of which is in the landing zone."""
+    for row in _rows(
+        f"""
+        SELECT newest.* FROM unnest(%(ids)s::bigint[]) AS wanted (id)
+        CROSS JOIN LATERAL (
+            SELECT {_CHUNK} FROM telemetry_chunk
+            WHERE layout_id = wanted.id AND kind = %(kind)s AND start > %(reach)s
+              AND start <= %(until)s AND at_max > %(since)s
+              AND landed_at <= (SELECT floor FROM telemetry_compaction)
+            ORDER BY start DESC LIMIT 1
+        ) newest
+        """,
+        ids=sorted(ids),
+        kind=layouts.KINDS.index(known.kind),
+        reach=tables.utc(since_s - chunks.SPAN_S),
+        since=tables.utc(since_s),
+        until=tables.utc(until_s),
+    ):
+        yield _chunk(known, row)
+
+
+def _chunk(known: Places, row: tuple[Any, ...]) -> tuple[int, chunks.Chunk]:
+    layout_id, n_ticks, at_min_s, at_max_s, numbers, ends, data = row
+    return layout_id, chunks.Chunk(
+        kind=known.kind,
+        n_ticks=n_ticks,
+        n_sources=len(known.layouts[layout_id].facts(known.kind)),
+        at_min_s=at_min_s,
+        at_max_s=at_max_s,
+        columns=tables.split(numbers, ends, data),
     )
-    values: dict[str, list[float | None]] = {path: [None] * n_bins for path in paths}
-    for path, index, value in rows:
-        # No door lets NaN in; if a hand put it there it is a gap, for JSON has no word for it.
-        values[path][index] = value if value is not None and math.isfinite(value) else None
-    return {
-        "t": [start_s + i * bin_s for i in range(n_bins)],
-        "bin_s": bin_s,
-        "series": values,
-    }
 
 
-def nice_bin_s(least_s: float) -> float:
-    """The narrowest round bin of at least `least_s` seconds."""
-    for bin_s in (MIN_BIN_S, 5, 10, 15, 20, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 21600):
-        if bin_s >= least_s:
-            return float(bin_s)
-    return math.ceil(least_s / 86400) * 86400.0
+def _last_of_bins(
+    chunk: chunks.Chunk, since_s: float, until_s: float, bin_s: float
+) -> list[int]:
+    """The last batch of each bin in (since_s, until_s], by the same rule as in the landing zone."""
+    at_s = chunks.times(chunk).max(axis=1)
+    inside = np.flatnonzero((at_s > since_s) & (at_s <= until_s + layouts.MOMENT_S))
+    bins = np.ceil((at_s[inside] - since_s) / bin_s)
+    last: dict[float, int] = {}
+    for tick, place in zip(inside.tolist(), bins.tolist(), strict=True):
+        if place not in last or at_s[last[place]] <= at_s[tick]:
+            last[place] = tick
+    return sorted(last.values())
 
 
 def signal_states(reading: Reading, previous: Reading | None) -> dict[str, str]:
     """What each signal of a reading is: `value`, `idle`, `missing` or `failed`.
 
-    Failed: the read itself failed. Missing: not measured. Idle: a histogram that saw nothing since
-    `previous` (or ever), so its quantiles say nothing, and that is known. A zero gauge is a value.
+    Failed: the read itself failed or was not answered. Missing: not measured. Idle: a histogram
+    that saw nothing since `previous` (or ever), so its quantiles say nothing, and that is known. A
+    zero gauge is a value.
     """
     names = reading.signals.__struct_fields__
-    if reading.state == "failed":
+    if reading.state != "ok":
         return dict.fromkeys(names, "failed")
     # After a restart the counters began again: what came before is no base for a difference.
     base = previous.signals if previous and previous.epoch_s == reading.epoch_s else None
@@ -293,22 +388,8 @@ def requests_of(signals: wire.RouterSignals, side: str) -> float | None:
     return math.fsum(n for key, n in signals.requests_total.items() if key.split("|")[0] == side)
 
 
-def _table(kind: str) -> str:
-    if kind not in _TABLES:
-        raise QueryError(f"must be one of {', '.join(_TABLES)}", field="kind", value=kind)
-    return _TABLES[kind]
-
-
-def _rows(sql: str, **parameters: Any) -> Iterable[tuple[Any, ...]]:
+def _rows(sql: str, **parameters: Any) -> list[tuple[Any, ...]]:
     with connection.cursor() as cursor:
         cursor.execute(sql, parameters)
-        return cursor.fetchall()
-
-
-def _reading(kind: str, received_at: datetime, detail: bytes) -> Reading:
-    sample = _DECODERS[kind].decode(detail)
-    return from_sample(sample, received_s=received_at.timestamp())
-
-
-def _utc(at_s: float) -> datetime:
-    return datetime.fromtimestamp(at_s, UTC)
+        rows: list[tuple[Any, ...]] = cursor.fetchall()
+        return rows

@@ -6,9 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from datetime import timedelta
 
-import msgspec
 import psycopg
 import pytest
 import redis.asyncio
@@ -17,10 +15,10 @@ from django.conf import settings
 from telemetry import publish, wire
 from telemetry.flusher import Flusher, Rejected, Unavailable
 from telemetry.ingest import database_connect
-from telemetry.landing import Outcome
+from telemetry.landing import Arrival, Outcome
 from telemetry.publish import Publisher
 from tests.telemetry.batches import batch, instance, link, unique
-from tests.telemetry.rows import n_samples, sql
+from tests.telemetry.rows import arrivals, n_samples, sql
 
 pytestmark = pytest.mark.usefixtures("landing_zone")
 
@@ -30,14 +28,13 @@ async def running(
     *,
     max_batches: int = 100,
     connect: Callable[[], Awaitable[psycopg.AsyncConnection]] = database_connect,
-    publisher: Callable[[list[wire.Batch]], None] = lambda batches: None,
+    publisher: Callable[[list[Arrival]], None] = lambda arrivals: None,
 ) -> AsyncIterator[Flusher]:
     """A flusher that commits every 10 ms."""
     flusher = Flusher(
         connect,
         publish=publisher,
         max_batches=max_batches,
-        retention=timedelta(hours=72),
         window_s=0.01,
     )
     await flusher.start()
@@ -113,7 +110,7 @@ def test_too_many_bytes_in_flight_are_refused() -> None:
 
 
 def test_a_poison_batch_falls_alone() -> None:
-    sql("ALTER TABLE telemetry_link_sample ADD CONSTRAINT sane CHECK (connections < 1e6)")
+    sql("ALTER TABLE telemetry_batch ADD CONSTRAINT sane CHECK (seq <> 13)")
     name = unique("w")
 
     async def run() -> list[str]:
@@ -124,7 +121,8 @@ def test_a_poison_batch_falls_alone() -> None:
                         flusher,
                         batch(
                             f"{name}{i}",
-                            link(f"{name}->pd", time.time(), connections=1e9 if i == 5 else 8.0),
+                            link(f"{name}->pd", time.time()),
+                            seq=13 if i == 5 else i,
                         ),
                     )
                     for i in range(12)
@@ -134,7 +132,7 @@ def test_a_poison_batch_falls_alone() -> None:
     try:
         outcomes = asyncio.run(run())
     finally:
-        sql("ALTER TABLE telemetry_link_sample DROP CONSTRAINT sane")
+        sql("ALTER TABLE telemetry_batch DROP CONSTRAINT sane")
     assert outcomes == ["stored"] * 5 + ["Rejected"] + ["stored"] * 6
     assert n_samples("link", f"{name}->pd") == 11
 
@@ -144,7 +142,7 @@ def test_a_rejection_says_whether_the_values_are_at_fault() -> None:
         async with running() as flusher:
             with pytest.raises(Rejected) as caught:
                 await flusher.offer(
-                    batch(unique("agent"), instance(unique("f/pd/d"), time.time(), error="a\0b")),
+                    batch(unique("agent"), instance(unique("f/pd/a\0b"), time.time())),
                     received_s=time.time(),
                 )
             return caught.value
@@ -191,10 +189,9 @@ def test_without_a_database_it_refuses_at_once_and_begins_when_there_is_one() ->
     async def run() -> None:
         flusher = Flusher(
             connect,
-            publish=lambda batches: None,
+            publish=lambda arrivals: None,
             max_batches=10,
-            retention=timedelta(hours=72),
-        )
+            )
         starting = asyncio.create_task(flusher.start())
         await asyncio.sleep(0)
         assert await settled(offer(flusher, batch("early"))) == ["Unavailable"]
@@ -226,7 +223,11 @@ def test_only_newly_committed_batches_are_published() -> None:
 
     async def run() -> list[list[wire.Batch]]:
         heard: list[list[wire.Batch]] = []
-        async with running(publisher=heard.append) as flusher:
+
+        def hear(arrivals: list[Arrival]) -> None:
+            heard.append([arrival.batch for arrival in arrivals])
+
+        async with running(publisher=hear) as flusher:
             await settled(offer(flusher, first))
             await settled(offer(flusher, first), offer(flusher, second))
             await settled(offer(flusher, first))
@@ -245,11 +246,11 @@ def test_a_group_is_one_redis_message() -> None:
             publisher = Publisher(settings.REDIS_URL)
             publisher.start()
             sent = [batch(agent, seq=i) for i in range(3)]
-            publisher.put(sent)
+            publisher.put(arrivals(sent, time.time()))
             async for message in pubsub.listen():
                 if message["type"] != "message":
                     continue
-                heard = msgspec.msgpack.decode(message["data"], type=list[wire.Batch])
+                heard = list(publish.batches(message["data"]))
                 if heard[0].agent == agent:
                     assert heard == sent
                     break

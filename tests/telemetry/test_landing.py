@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import time
-from datetime import timedelta
-
 import psycopg
 import pytest
 
+from telemetry import bodies
 from telemetry.ingest import database_connect
-from telemetry.landing import Arrival, Landing, Outcome
+from telemetry.landing import Landing, Outcome
 from telemetry.models import Agent, Source
 from tests.telemetry.batches import batch, instance, link, router, unique
-from tests.telemetry.rows import commit, n_samples, sql
+from tests.telemetry.rows import arrivals, commit, n_samples, sql
 
 pytestmark = pytest.mark.usefixtures("landing_zone")
 
@@ -22,36 +21,33 @@ def states(outcomes: list[Outcome]) -> list[str]:
     return [outcome.state for outcome in outcomes]
 
 
-def test_typed_columns_hold_what_the_sample_says() -> None:
+def test_a_batch_lands_as_it_came() -> None:
     now_s, name = time.time(), unique("n")
-    commit(
-        batch(
-            unique("agent"),
-            instance(f"f/pd/{name}", now_s, signals={"requests_waiting": 7.0}),
-            link(f"{name}->pd", now_s, tx_gbps=12.5, capacity_gbps=100.0),
-            router(
-                f"f/pd/{name}",
-                now_s,
-                plan_epoch=1,
-                plan_version=9,
-                signals={
-                    "requests_total": {"local|short": 3.0, "local|down": 1.0, "remote|long": 4.0},
-                    "in_flight": {"local": 2.0, "remote": 0.0},
-                },
-            ),
-        ),
-        received_s=now_s,
+    sent = batch(
+        unique("agent"),
+        instance(f"f/pd/{name}", now_s, signals={"requests_waiting": 7.0}),
+        link(f"{name}->pd", now_s, tx_gbps=12.5, capacity_gbps=100.0),
+        router(f"f/pd/{name}", now_s, signals={"requests_total": {"local|short": 3.0}}),
     )
-    assert sql("SELECT running, waiting, role, state FROM telemetry_instance_sample") == [
-        (None, 7.0, "decode", "ok")
-    ]
-    assert sql("SELECT tx_gbps, capacity_gbps, rtt_s FROM telemetry_link_sample") == [
-        (12.5, 100.0, None)
-    ]
-    assert sql(
-        "SELECT plan_epoch, plan_version, requests_local_total, requests_remote_total,"
-        " in_flight_local, in_flight_remote FROM telemetry_router_sample"
-    ) == [(1, 9, 4.0, 4.0, 2.0, 0.0)]
+    commit(sent, received_s=now_s)
+    [(body, at_s)] = sql("SELECT body, extract(epoch FROM at)::float8 FROM telemetry_landing")
+    assert bodies.unpack(body) == sent
+    assert at_s == pytest.approx(now_s, abs=1e-6)
+
+
+def test_several_moments_in_one_batch_land_apart() -> None:
+    """One row is one moment, whatever an agent packs together."""
+    now_s, agent, one, two = time.time(), unique("agent"), unique("f/pd/a"), unique("f/pd/b")
+    times = [(one, -3.0), (one, -2.0), (two, -2.5), (two, -9.0), (one, 0.0)]
+    sent = batch(agent, *(instance(path, now_s + offset_s) for path, offset_s in times))
+    assert states(commit(sent, sent, received_s=now_s)) == ["stored", "duplicate"]
+    rows = [bodies.unpack(body) for (body,) in sql("SELECT body FROM telemetry_landing")]
+    moments = [[(s.id, s.at_s - now_s) for s in row.instances] for row in rows]
+    for moment in moments:
+        assert len({path for path, _ in moment}) == len(moment)
+        assert max(at for _, at in moment) - min(at for _, at in moment) <= 2.0
+    found = [(path, round(at, 3)) for moment in moments for path, at in moment]
+    assert sorted(found) == sorted(times)
 
 
 def test_a_batch_is_stored_once() -> None:
@@ -69,7 +65,7 @@ def test_an_older_boot_is_told_apart_from_a_duplicate() -> None:
     old = batch(agent, instance(path, now_s), boot=10)
     new = batch(agent, instance(path, now_s), boot=11)
     assert commit(old, received_s=now_s) == [Outcome("stored", 10)]
-    assert commit(new, received_s=now_s) == [Outcome("stored", 10)]
+    assert commit(new, received_s=now_s) == [Outcome("stored", 11)]
     late = batch(agent, instance(path, now_s), boot=10, seq=2)
     assert commit(late, old, new, received_s=now_s) == [
         Outcome("older", 11),
@@ -82,21 +78,23 @@ def test_two_processes_with_the_same_batches_store_them_once() -> None:
     """Ten rounds of the same group, in opposite order, over two connections at once."""
     now_s, agent, path = time.time(), unique("agent"), unique("f/pd/d")
     groups = [
-        [
-            Arrival(batch(f"{agent}-{i}", instance(f"{path}{i}", now_s), seq=turn), now_s)
-            for i in range(20)
-        ]
+        arrivals(
+            (
+                batch(f"{agent}-{i}", instance(f"{path}{i}", now_s), seq=turn)
+                for i in range(20)
+            ),
+            now_s,
+        )
         for turn in range(10)
     ]
 
     async def run() -> list[Outcome]:
         async with await database_connect() as one, await database_connect() as two:
-            first = Landing(one, retention=timedelta(hours=72))
-            second = Landing(two, retention=timedelta(hours=72))
+            first, second = Landing(one), Landing(two)
             found: list[Outcome] = []
             for group in groups:
                 for outcomes in await asyncio.gather(
-                    first.commit(group, now_s=now_s), second.commit(group[::-1], now_s=now_s)
+                    first.commit(group), second.commit(group[::-1])
                 ):
                     found += outcomes
             return found
@@ -129,12 +127,12 @@ def test_time_alone_rewrites_agents_and_sources_at_most_each_ten_seconds() -> No
 
     async def run() -> list[tuple[int, str]]:
         async with await database_connect() as connection:
-            landing = Landing(connection, retention=timedelta(hours=72))
+            landing = Landing(connection)
             written = []
             for seq in range(25):
                 at_s = now_s + seq
-                arrival = Arrival(batch(agent, instance(path, at_s), seq=seq), at_s)
-                await landing.commit([arrival], now_s=at_s)
+                sent = batch(agent, instance(path, at_s), seq=seq)
+                await landing.commit(arrivals([sent], at_s))
                 cursor = await connection.execute(
                     "SELECT xmin::text FROM telemetry_source WHERE path = %s UNION ALL"
                     " SELECT xmin::text FROM telemetry_agent WHERE name = %s",
@@ -152,12 +150,12 @@ def test_a_failed_commit_leaves_nothing_and_is_not_remembered() -> None:
 
     async def run() -> None:
         async with await database_connect() as connection:
-            landing = Landing(connection, retention=timedelta(hours=72))
-            refused = batch(agent, instance(path, now_s, error="zero \0 byte"))
+            landing = Landing(connection)
+            refused = batch(agent, instance(f"{path}\0", now_s))
             with pytest.raises(psycopg.DataError):
-                await landing.commit([Arrival(refused, now_s)], now_s=now_s)
+                await landing.commit(arrivals([refused], now_s))
             good = batch(agent, instance(path, now_s))
-            [outcome] = await landing.commit([Arrival(good, now_s)], now_s=now_s)
+            [outcome] = await landing.commit(arrivals([good], now_s))
             assert outcome.state == "stored"
 
     asyncio.run(run())

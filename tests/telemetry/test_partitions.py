@@ -1,4 +1,4 @@
-"""Hour partitions: made ahead, dropped by retention, late rows moved out of the default one."""
+"""Partitions: made ahead, dropped when nothing needs them, late rows moved out of the default."""
 
 from __future__ import annotations
 
@@ -27,10 +27,26 @@ def no_partitions(landing_zone: None) -> None:
             sql(f"DROP TABLE {name}")
 
 
-def test_hours_ahead_are_made_once() -> None:
+def land(path: str, landed_at: datetime) -> None:
+    """One batch about one instance that landed at some moment."""
+    commit(batch(unique("agent"), instance(path, NOW.timestamp())), received_s=NOW.timestamp())
+    sql("UPDATE telemetry_landing SET landed_at = %s WHERE landed_at > now() - '1 min'::interval"
+        " OR tableoid = 'telemetry_landing_default'::regclass", landed_at)  # fmt: skip
+
+
+def compacted(until: datetime) -> None:
+    sql("UPDATE telemetry_compaction SET landed_until = %s", until)
+
+
+def test_partitions_ahead_are_made_once() -> None:
     made = partitions.ensure(NOW)
-    assert len(made) == len(partitions.TABLES) * (partitions.AHEAD_HOURS + 2)
-    assert "telemetry_link_sample_2026032913" in made
+    assert set(made) == {
+        *(f"telemetry_landing_2026032914{minute}" for minute in ("10", "20", "30", "40", "50")),
+        *(f"telemetry_landing_2026032915{minute}" for minute in ("00", "10", "20")),
+        *(f"telemetry_chunk_202603{day}" for day in (28, 29, 30)),
+        *(f"telemetry_rollup_10s_202603{day}" for day in (28, 29, 30)),
+        *(f"telemetry_rollup_1m_2026{month}" for month in ("02", "03", "04")),
+    }
     assert partitions.ensure(NOW) == []
 
 
@@ -38,67 +54,57 @@ def test_a_partition_has_the_index_that_latest_needs() -> None:
     partitions.ensure(NOW)
     [(columns,)] = sql(
         "SELECT pg_get_indexdef(indexrelid) FROM pg_index"
-        " WHERE indrelid = 'telemetry_router_sample_2026032914'::regclass"
+        " WHERE indrelid = 'telemetry_landing_202603291420'::regclass"
     )
-    assert "(source_id, at)" in columns
+    assert "(layout_id, at)" in columns
 
 
 def test_rows_that_waited_in_the_default_partition_are_moved() -> None:
-    path, at_s = unique("f/pd/d"), NOW.timestamp()
-    sql(
-        "INSERT INTO telemetry_source (kind, path, role, engine, engine_version, agent,"
-        " first_seen_at, last_seen_at) VALUES ('instance', %s, '', '', '', '', now(), now())",
-        path,
-    )
-    sql(
-        "INSERT INTO telemetry_instance_sample (source_id, at, received_at, state, role, detail)"
-        " SELECT id, to_timestamp(%s), now(), 'ok', 'decode', '' FROM telemetry_source"
-        " WHERE path = %s",
-        at_s,
-        path,
-    )
-    assert partitions_of("instance", path) == {"telemetry_instance_sample_default"}
+    path = unique("f/pd/d")
+    land(path, NOW)
+    assert partitions_of(path) == {"telemetry_landing_default"}
     partitions.ensure(NOW)
-    assert partitions_of("instance", path) == {"telemetry_instance_sample_2026032914"}
+    assert partitions_of(path) == {"telemetry_landing_202603291420"}
     assert n_samples("instance", path) == 1
 
 
-def test_late_samples_get_the_partition_of_their_hour_and_ancient_ones_the_default() -> None:
-    late, ancient = unique("f/pd/late"), unique("f/pd/ancient")
-    now_s = NOW.timestamp()
-    commit(
-        batch(
-            unique("agent"),
-            instance(late, now_s - 30 * 3600),
-            instance(ancient, now_s - 400 * 86400),
-        ),
-        received_s=now_s,
+def test_what_landed_goes_only_when_it_is_compacted_and_nobody_reads_it() -> None:
+    path = unique("f/pd/d")
+    land(path, NOW)
+    partitions.ensure(NOW)
+    later = NOW + timedelta(hours=5)
+    compacted(NOW)  # its partition is not compacted to the end
+    assert partitions.drop_landed(later) == ["telemetry_landing_202603291410"]
+    assert n_samples("instance", path) == 1
+    compacted(NOW + timedelta(minutes=5))  # compacted, but still read by the loop
+    assert partitions.drop_landed(NOW + timedelta(minutes=6)) == []
+    assert partitions.drop_landed(NOW + timedelta(minutes=20)) == ["telemetry_landing_202603291420"]
+    assert n_samples("instance", path) == 0
+    assert sql("SELECT floor FROM telemetry_compaction") == [(NOW + timedelta(minutes=5),)]
+
+
+def test_each_table_has_its_own_retention() -> None:
+    partitions.ensure(NOW)
+    kept = partitions.Retention(
+        raw=timedelta(days=2), rollup_10s=timedelta(days=9), rollup_1m=timedelta(days=400)
     )
-    assert partitions_of("instance", late) == {"telemetry_instance_sample_2026032808"}
-    assert partitions_of("instance", ancient) == {"telemetry_instance_sample_default"}
+    assert partitions.drop_expired(NOW + timedelta(days=1), kept) == []
+    dropped = partitions.drop_expired(NOW + timedelta(days=3), kept)
+    assert dropped == ["telemetry_chunk_20260328", "telemetry_chunk_20260329"]
+    dropped = partitions.drop_expired(NOW + timedelta(days=9), kept)
+    assert dropped == ["telemetry_chunk_20260330", "telemetry_rollup_10s_20260328"]
 
 
-def test_retention_drops_whole_hours_and_forgets_their_batches() -> None:
+def test_sources_and_layouts_silent_for_longer_than_anything_is_kept_go() -> None:
     old, new = unique("f/pd/old"), unique("f/pd/new")
-    earlier_s = NOW.timestamp() - 5 * 3600
+    kept = partitions.Retention(*[timedelta(days=2)] * 3)
+    earlier_s = NOW.timestamp() - 3 * 86_400
     commit(batch(unique("agent"), instance(old, earlier_s)), received_s=earlier_s)
     commit(batch(unique("agent"), instance(new, NOW.timestamp())), received_s=NOW.timestamp())
-    dropped = partitions.drop_expired(NOW, retention=timedelta(hours=3))
-    assert "telemetry_instance_sample_2026032909" in dropped
-    assert n_samples("instance", old) == 0
-    assert n_samples("instance", new) == 1
-    assert sql("SELECT count(*) FROM telemetry_batch") == [(1,)]
+    partitions.drop_expired(NOW, kept)
     assert sql("SELECT path FROM telemetry_source") == [(new,)]
-
-
-def test_what_came_long_ago_leaves_the_default_partition_too() -> None:
-    path = unique("f/pd/d")
-    commit(
-        batch(unique("agent"), instance(path, NOW.timestamp() - 400 * 86400)),
-        received_s=NOW.timestamp(),
-    )
-    partitions.drop_expired(NOW + timedelta(hours=4), retention=timedelta(hours=3))
-    assert n_samples("instance", path) == 0
+    assert sql("SELECT count(*) FROM telemetry_layout") == [(1,)]
+    assert sql("SELECT count(*) FROM telemetry_batch") == [(1,)]
 
 
 def test_two_processes_may_make_the_same_partitions_at_once() -> None:
@@ -113,10 +119,10 @@ def test_two_processes_may_make_the_same_partitions_at_once() -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert sorted(len(names) for names in made) == [0, 0, 0, 24]
+    assert sorted(len(names) for names in made) == [0, 0, 0, 17]
 
 
-def test_the_task_keeps_the_present_hours() -> None:
+def test_the_task_keeps_the_present_ones() -> None:
     keep_partitions()
     now = datetime.now(UTC)
-    assert f"telemetry_instance_sample_{now:%Y%m%d%H}" in existing()
+    assert f"telemetry_chunk_{now:%Y%m%d}" in existing()

@@ -1,0 +1,204 @@
+"""One signal of several sources over some minutes as bytes, and back.
+
+A column is a matrix of shape (n_ticks, n_values), float64, NaN where nothing was measured. Values
+of one source lie together and are stored as differences in time, their bytes by significance, so
+that what moves slowly costs nearly nothing. Whole numbers, and numbers with up to four decimals,
+come back exactly. What is neither comes back as float32 (7 digits) where `exact` is false, else
+exactly. The first byte says how a column was stored, so ways may be added.
+
+The measured alternatives are in tests/bench/README.md.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import zstandard
+
+Matrix = npt.NDArray[np.float64]
+
+_LEVEL: Final = 3
+_compressor: Final = zstandard.ZstdCompressor(level=_LEVEL, write_content_size=True)
+_decompressor: Final = zstandard.ZstdDecompressor()
+MAX_COLUMN_BYTES: Final = 1 << 28
+"""What one column may unpack to: a bound against a damaged row."""
+
+# How the numbers of a column are stored; | _HOLES where some are missing.
+_CONSTANT: Final = 1
+_WHOLE: Final = 2  # int64 x 10^-decimals, differences in time; decimals in the second byte
+_SINGLE: Final = 3
+_DOUBLE: Final = 4
+_OBJECTS: Final = 5
+_HOLES: Final = 0x80
+
+_EXACT_BELOW: Final = 2.0**53
+_SCALES: Final = (1.0, 10.0, 100.0, 1e3, 1e4)
+_WIDTHS: Final = ((np.int8, 0x7F), (np.int16, 0x7FFF), (np.int32, 0x7FFFFFFF))
+
+
+class ColumnError(ValueError):
+    """Bytes that are no column of the shape asked for."""
+
+
+def encode(matrix: Matrix, *, exact: bool) -> bytes:
+    """The column of `matrix`, shape (n_ticks, n_values); empty when nothing in it was measured.
+
+    `exact`: no digit may be lost (counters); else numbers with many decimals keep seven digits.
+    """
+    holes = np.isnan(matrix)
+    n_holes = int(np.count_nonzero(holes))
+    if n_holes == matrix.size:
+        return b""
+    by_value = matrix.T
+    prefix = b""
+    mark = 0
+    if n_holes:
+        mark = _HOLES
+        packed = _compressor.compress(np.packbits(holes.T).tobytes())
+        prefix = len(packed).to_bytes(4, "little") + packed
+        by_value = _bridged(by_value, holes.T)
+    flat = np.ascontiguousarray(by_value)
+    first = flat[0, 0]
+    if (flat == first).all():
+        return bytes((_CONSTANT | mark,)) + prefix + np.float64(first).tobytes()
+    whole, n_decimals = _whole(flat)
+    if whole is not None:
+        steps = np.diff(whole, axis=1, prepend=0)
+        steps = _narrow(steps)
+        head = bytes((_WHOLE | mark, n_decimals, steps.itemsize))
+        return head + prefix + _compressor.compress(_shuffled(steps))
+    if exact:
+        return bytes((_DOUBLE | mark,)) + prefix + _compressor.compress(_shuffled(flat))
+    with np.errstate(over="ignore"):
+        single = flat.astype(np.float32)
+    return bytes((_SINGLE | mark,)) + prefix + _compressor.compress(_shuffled(single))
+
+
+def decode(column: bytes, n_ticks: int, n_values: int) -> Matrix:
+    """The matrix of a column, shape (n_ticks, n_values). Raises ColumnError."""
+    shape = (n_values, n_ticks)
+    if not column:
+        return np.full((n_ticks, n_values), np.nan)
+    how, at = column[0] & ~_HOLES, 1
+    n_decimals = item_bytes = 0
+    if how == _WHOLE:
+        n_decimals, item_bytes, at = column[1], column[2], 3
+    holes = None
+    if column[0] & _HOLES:
+        length = int.from_bytes(column[at : at + 4], "little")
+        holes = _unpacked_holes(column[at + 4 : at + 4 + length], shape)
+        at += 4 + length
+    if how == _CONSTANT:
+        flat: npt.NDArray[Any] = np.full(shape, np.frombuffer(column, np.float64, 1, at)[0])
+    elif how == _WHOLE:
+        if item_bytes not in (1, 2, 4, 8) or n_decimals >= len(_SCALES):
+            raise ColumnError("damaged head")
+        steps = _unshuffled(column[at:], np.dtype(f"<i{item_bytes}"), shape)
+        flat = np.cumsum(steps, axis=1, dtype=np.int64).astype(np.float64)
+        if n_decimals:
+            flat /= _SCALES[n_decimals]
+    elif how == _SINGLE:
+        flat = _unshuffled(column[at:], np.dtype("<f4"), shape).astype(np.float64)
+    elif how == _DOUBLE:
+        flat = _unshuffled(column[at:], np.dtype("<f8"), shape)
+    else:
+        raise ColumnError(f"unknown kind of column {column[0]}")
+    if holes is not None:
+        flat = np.where(holes, np.nan, flat)
+    return flat.T
+
+
+def encode_objects(values: Any) -> bytes:
+    """Anything else that msgpack can say, as one column."""
+    return bytes((_OBJECTS,)) + _compressor.compress(msgspec.msgpack.encode(values))
+
+
+def decode_objects(column: bytes) -> Any:
+    """What `encode_objects` was given, as plain values; None for an empty column."""
+    if not column:
+        return None
+    if column[0] != _OBJECTS:
+        raise ColumnError(f"not a column of objects: {column[0]}")
+    return msgspec.msgpack.decode(_unzipped(column[1:]))
+
+
+def _bridged(by_value: Matrix, holes: npt.NDArray[np.bool_]) -> Matrix:
+    """Holes filled with the last known value of their source, which costs no difference."""
+    n_ticks = by_value.shape[1]
+    known = np.where(holes, -1, np.arange(n_ticks))
+    np.maximum.accumulate(known, axis=1, out=known)
+    # Before the first known value there is none: take the first.
+    first = np.argmax(~holes, axis=1)
+    known = np.where(known < 0, first[:, None], known)
+    filled: Matrix = np.take_along_axis(by_value, known, axis=1)
+    empty = holes.all(axis=1)
+    if empty.any():
+        filled[empty] = 0.0
+    return filled
+
+
+def _whole(flat: Matrix) -> tuple[npt.NDArray[np.int64] | None, int]:
+    """(the numbers times 10^n as int64, n) for the least n of 0..4 that loses nothing."""
+    largest = float(np.abs(flat).max())
+    for n_decimals, scale in enumerate(_SCALES):
+        if largest * scale >= _EXACT_BELOW:
+            break
+        scaled = np.rint(flat * scale)
+        if (scaled / scale == flat).all():
+            return scaled.astype(np.int64), n_decimals
+        # A sample of the first tells most columns that are no decimals at once.
+        if n_decimals == 1 and not _decimal(float(flat[0, 0])):
+            break
+    return None, 0
+
+
+def _decimal(value: float) -> bool:
+    return any(round(value * scale) / scale == value for scale in _SCALES)
+
+
+def _narrow(steps: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
+    """In the least width that holds every step."""
+    low, high = int(steps.min()), int(steps.max())
+    for width, limit in _WIDTHS:
+        if -limit <= low and high <= limit:
+            return steps.astype(width)
+    return steps
+
+
+def _shuffled(values: npt.NDArray[Any]) -> bytes:
+    """The bytes of all values by significance."""
+    width = values.itemsize
+    if width == 1:
+        return values.tobytes()
+    return np.ascontiguousarray(values).view(np.uint8).reshape(-1, width).T.tobytes()
+
+
+def _unshuffled(
+    packed: bytes, dtype: np.dtype[Any], shape: tuple[int, int]
+) -> npt.NDArray[Any]:
+    raw = _unzipped(packed)
+    n, width = shape[0] * shape[1], dtype.itemsize
+    if len(raw) != n * width:
+        raise ColumnError(f"{len(raw)} bytes, {n * width} expected")
+    if width == 1:
+        return np.frombuffer(raw, dtype).reshape(shape)
+    planes = np.frombuffer(raw, np.uint8).reshape(width, n)
+    return np.ascontiguousarray(planes.T).view(dtype).reshape(shape)
+
+
+def _unpacked_holes(packed: bytes, shape: tuple[int, int]) -> npt.NDArray[np.bool_]:
+    n = shape[0] * shape[1]
+    bits = np.frombuffer(_unzipped(packed), np.uint8)
+    if bits.size * 8 < n:
+        raise ColumnError("too few bits of holes")
+    return np.unpackbits(bits, count=n).reshape(shape).astype(np.bool_)
+
+
+def _unzipped(packed: bytes) -> bytes:
+    try:
+        return _decompressor.decompress(packed, max_output_size=MAX_COLUMN_BYTES)
+    except zstandard.ZstdError as exc:
+        raise ColumnError(str(exc)) from None

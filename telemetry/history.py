@@ -1,0 +1,375 @@
+"""One plain signal of many sources as arrays: the coarsest table that has points enough.
+
+`read` answers on bins of a round width that lie on multiples of it. Bins of a minute and more come
+from the roll-ups over a minute, of ten seconds and more from those over 10 s, finer ones from raw
+chunks. What a table does not hold yet is added from the finer ones and from the landing zone: a
+chart never ends minutes ago.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+from django.db import connection
+
+from telemetry import bodies, chunks, columns, layouts, rollups, tables
+from telemetry.columns import Matrix
+from telemetry.store import QueryError, layouts_since
+
+BINS_S: Final = (2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0, 900.0, 1800.0, 3600.0)
+"""Widths of bins, each finer table's own among them, then hours and days. Raw readings come once a
+second: finer bins would show holes that are not."""
+_LONGER_S: Final = (7200.0, 21600.0)
+MAX_CELLS: Final = 4_000_000
+"""Bins times sources of one answer."""
+
+
+@dataclass(frozen=True)
+class History:
+    """`values` has shape (n_bins, n_paths): means, or of a counter the last value; NaN is a gap."""
+
+    start_s: float
+    bin_s: float
+    paths: tuple[str, ...]
+    values: Matrix
+
+    @property
+    def times_s(self) -> npt.NDArray[np.float64]:
+        """The start of each bin, epoch seconds."""
+        times: npt.NDArray[np.float64] = self.start_s + self.bin_s * np.arange(len(self.values))
+        return times
+
+
+def series(
+    kind: str,
+    signal: str,
+    *,
+    paths: Sequence[str],
+    since_s: float,
+    until_s: float,
+    max_points: int,
+) -> dict[str, Any]:
+    """`read` as plain values: `{"t": [...], "bin_s", "series": {path: [value | None]}}`."""
+    found = read(
+        kind, signal, paths=paths, since_s=since_s, until_s=until_s, max_points=max_points
+    )
+    rows = [[None if v != v else v for v in row] for row in found.values.T.tolist()]
+    return {
+        "t": found.times_s.tolist(),
+        "bin_s": found.bin_s,
+        "series": dict(zip(found.paths, rows, strict=True)),
+    }
+
+
+def read(
+    kind: str,
+    signal: str,
+    *,
+    paths: Sequence[str],
+    since_s: float,
+    until_s: float,
+    max_points: int,
+) -> History:
+    """One plain signal of `paths`, in at most `max_points` bins. Raises QueryError."""
+    names = sorted(n for n, shape in chunks.SHAPES.get(kind, {}).items() if shape == "number")
+    if signal not in names:
+        raise QueryError(f"must be one of {', '.join(names)}", field="field", value=signal)
+    if not until_s > since_s:
+        raise QueryError("must be after since", field="until", value=until_s)
+    if max_points < 1:
+        raise QueryError("must be at least 1", field="points", value=max_points)
+    bin_s = nice_bin_s((until_s - since_s) / max_points)
+    # Bins lie on multiples of their width, so the next page of a live chart has the same ones.
+    start_s = math.floor(since_s / bin_s) * bin_s
+    n_bins = max(1, math.ceil((until_s - start_s) / bin_s))
+    if n_bins * len(paths) > MAX_CELLS:
+        raise QueryError(
+            f"{len(paths)} sources times {n_bins} points is more than {MAX_CELLS}",
+            field="points",
+            value=max_points,
+        )
+    folded = _Folded.empty(signal, start_s, bin_s, n_bins, len(paths))
+    targets = _targets(kind, paths, since_s=start_s)
+    if targets:
+        _fill(folded, kind, targets)
+    return History(start_s, bin_s, tuple(paths), folded.values())
+
+
+def nice_bin_s(least_s: float) -> float:
+    """The narrowest round bin of at least `least_s` seconds."""
+    for bin_s in (*BINS_S, *_LONGER_S):
+        if bin_s >= least_s:
+            return bin_s
+    return math.ceil(least_s / 86400) * 86400.0
+
+
+@dataclass(frozen=True)
+class _Target:
+    """Which sources of a layout are wanted, and their places in the answer."""
+
+    n_sources: int
+    sources: npt.NDArray[np.intp]
+    places: npt.NDArray[np.intp]
+
+
+def _targets(kind: str, paths: Sequence[str], *, since_s: float) -> dict[int, _Target]:
+    wanted = {path: i for i, path in enumerate(paths)}
+    out = {}
+    for layout_id, layout in layouts_since(since_s).items():
+        all_paths = layout.paths(kind)
+        pairs = [(i, wanted[path]) for i, path in enumerate(all_paths) if path in wanted]
+        if pairs:
+            sources, places = zip(*pairs, strict=True)
+            out[layout_id] = _Target(len(all_paths), np.array(sources), np.array(places))
+    return out
+
+
+@dataclass
+class _Folded:
+    """Readings folded into bins: sums and counts, or of a counter the last value and its time."""
+
+    signal: str
+    start_s: float
+    bin_s: float
+    n_bins: int
+    total: Matrix
+    count: Matrix
+    last_at_s: Matrix = field(repr=False)
+
+    @classmethod
+    def empty(
+        cls, signal: str, start_s: float, bin_s: float, n_bins: int, n_paths: int
+    ) -> _Folded:
+        shape = (n_bins, n_paths)
+        return cls(
+            signal,
+            start_s,
+            bin_s,
+            n_bins,
+            np.zeros(shape),
+            np.zeros(shape),
+            np.full(shape if chunks.is_counter(signal) else (0, 0), -np.inf),
+        )
+
+    @property
+    def end_s(self) -> float:
+        return self.start_s + self.n_bins * self.bin_s
+
+    def values(self) -> Matrix:
+        with np.errstate(invalid="ignore"):
+            return np.where(self.count > 0, self.total / np.maximum(self.count, 1.0), np.nan)
+
+    def add(
+        self, at_s: Matrix, values: Matrix, count: Matrix | None, places: npt.NDArray[np.intp]
+    ) -> None:
+        """Readings (or bins with their counts) of some sources, all of shape (n_ticks, n)."""
+        index = np.floor((at_s - self.start_s) / self.bin_s).astype(np.intp)
+        good = (index >= 0) & (index < self.n_bins) & ~np.isnan(values)
+        if not good.any():
+            return
+        columns_of = np.broadcast_to(places, index.shape)[good]
+        index, values, at_s = index[good], values[good], at_s[good]
+        if chunks.is_counter(self.signal):
+            order = np.argsort(at_s, kind="stable")
+            index, columns_of = index[order], columns_of[order]
+            values, at_s = values[order], at_s[order]
+            newer = at_s >= self.last_at_s[index, columns_of]
+            index, columns_of = index[newer], columns_of[newer]
+            # Of several readings in one bin the last assignment stays, which is the newest.
+            self.total[index, columns_of] = values[newer]
+            self.last_at_s[index, columns_of] = at_s[newer]
+            self.count[index, columns_of] = 1.0
+            return
+        weight = np.ones_like(values) if count is None else count[good]
+        first, n_rows = int(index.min()), int(index.max() - index.min()) + 1
+        n_columns = self.total.shape[1]
+        # Few cells of a large answer: add them up by themselves.
+        if n_rows * n_columns > 8 * values.size:
+            np.add.at(self.total, (index, columns_of), values * weight)
+            np.add.at(self.count, (index, columns_of), weight)
+            return
+        flat = (index - first) * n_columns + columns_of
+        size = n_rows * n_columns
+        rows = slice(first, first + n_rows)
+        self.total[rows] += np.bincount(flat, values * weight, size).reshape(n_rows, n_columns)
+        self.count[rows] += np.bincount(flat, weight, size).reshape(n_rows, n_columns)
+
+
+def _fill(folded: _Folded, kind: str, targets: dict[int, _Target]) -> None:
+    """Add every reading of the span once, from the table that suits the bins and what is newer."""
+    [(landed_until,)] = _rows("SELECT landed_until FROM telemetry_compaction")
+    shared = {
+        "ids": sorted(targets),
+        "kind": layouts.KINDS.index(kind),
+        "since": tables.utc(folded.start_s),
+        "until": tables.utc(folded.end_s),
+        "landed_until": landed_until,
+        "number": tables.NAMES.known(folded.signal),
+        "at_number": tables.NAMES.known(chunks.AT),
+    }
+    if shared["number"] is not None and shared["at_number"] is not None:
+        level = next(
+            (level for level in reversed(rollups.LEVELS) if folded.bin_s % level.bin_s == 0), None
+        )
+        _add_columns(folded, targets, level, shared)
+    _add_landed(folded, kind, targets, shared)
+
+
+def _add_columns(
+    folded: _Folded,
+    targets: dict[int, _Target],
+    level: rollups.Level | None,
+    shared: dict[str, Any],
+) -> None:
+    if level is None:
+        _add_chunks(folded, targets, shared, pending=False)
+        return
+    for layout_id, n_bins, start_s, column in _rollup_rows(level, shared):
+        target = targets[layout_id]
+        bins = rollups.unpack(column, n_bins, target.n_sources)
+        at_s = start_s + level.bin_s * np.arange(n_bins)[:, None]
+        folded.add(
+            np.broadcast_to(at_s, (n_bins, len(target.sources))),
+            bins.mean[:, target.sources],
+            bins.count[:, target.sources],
+            target.places,
+        )
+    if level is rollups.LEVELS[1]:
+        finer = rollups.LEVELS[0]
+        for layout_id, n_bins, start_s, column in _rollup_rows(finer, shared, waiting_for=level):
+            target = targets[layout_id]
+            bins = rollups.unpack(column, n_bins, target.n_sources)
+            at_s = start_s + finer.bin_s * np.arange(n_bins)[:, None]
+            folded.add(
+                np.broadcast_to(at_s, (n_bins, len(target.sources))),
+                bins.mean[:, target.sources],
+                bins.count[:, target.sources],
+                target.places,
+            )
+    _add_chunks(folded, targets, shared, pending=True)
+
+
+_PENDING: Final = """
+    EXISTS (
+        SELECT FROM telemetry_pending p
+        WHERE p.table_name = {table} AND p.layout_id = row.layout_id AND p.kind = row.kind
+          AND p.start = {start}
+    )
+"""
+
+
+def _rollup_rows(
+    level: rollups.Level, shared: dict[str, Any], *, waiting_for: rollups.Level | None = None
+) -> list[tuple[int, int, float, bytes]]:
+    """(layout, bins, start, column) of spans that have no news waiting.
+
+    `waiting_for`: only those whose coarser span has, so that it is read here instead.
+    """
+    settled = "NOT " + _PENDING.format(table="%(table)s", start="row.start")
+    if waiting_for is not None:
+        coarser = f"to_timestamp(floor(extract(epoch FROM row.start) / {waiting_for.span_s})"
+        coarser += f" * {waiting_for.span_s})"
+        settled += " AND " + _PENDING.format(table="%(coarser)s", start=coarser)
+    return _rows(
+        f"""
+        SELECT layout_id, n_ticks, extract(epoch FROM start)::float8, part FROM (
+            SELECT row.layout_id, row.n_ticks, row.start, {tables.cut("%(number)s")} AS part
+            FROM {level.table} row
+            WHERE layout_id = ANY(%(ids)s) AND kind = %(kind)s
+              AND start > %(reach)s AND start < %(until)s AND {settled}
+        ) AS found WHERE part IS NOT NULL
+        """,
+        **shared,
+        reach=tables.utc(shared["since"].timestamp() - level.span_s),
+        table=level.table,
+        coarser=waiting_for.table if waiting_for else "",
+    )
+
+
+def _add_chunks(
+    folded: _Folded, targets: dict[int, _Target], shared: dict[str, Any], *, pending: bool
+) -> None:
+    """Raw chunks; `pending`: only readings whose roll-up waits."""
+    spans: dict[int, set[float]] = {}
+    level = rollups.LEVELS[0]
+    if pending:
+        for layout_id, start_s in _rows(
+            """
+            SELECT layout_id, extract(epoch FROM start)::float8 FROM telemetry_pending
+            WHERE table_name = %(table)s AND layout_id = ANY(%(ids)s) AND kind = %(kind)s
+              AND start > %(reach)s AND start < %(until)s
+            """,
+            **shared,
+            table=level.table,
+            reach=tables.utc(shared["since"].timestamp() - level.span_s),
+        ):
+            spans.setdefault(layout_id, set()).add(start_s)
+        if not spans:
+            return
+        since_s = max(min(min(starts) for starts in spans.values()), folded.start_s)
+        shared = {**shared, "ids": sorted(spans), "since": tables.utc(since_s)}
+    for layout_id, n_ticks, at_column, column in _rows(
+        f"""
+        SELECT layout_id, n_ticks, at_part, part FROM (
+            SELECT layout_id, n_ticks, {tables.cut("%(number)s")} AS part,
+                {tables.cut("%(at_number)s")} AS at_part
+            FROM telemetry_chunk
+            WHERE layout_id = ANY(%(ids)s) AND kind = %(kind)s
+              AND start > %(reach)s AND start < %(until)s AND at_max >= %(since)s
+              AND landed_at <= %(landed_until)s
+        ) AS found WHERE part IS NOT NULL
+        """,
+        **shared,
+        reach=tables.utc(shared["since"].timestamp() - chunks.SPAN_S),
+    ):
+        target = targets[layout_id]
+        at_s = columns.decode(at_column, n_ticks, target.n_sources)[:, target.sources]
+        at_s = at_s / chunks.MICRO
+        values = columns.decode(column, n_ticks, target.n_sources)[:, target.sources]
+        if pending:
+            own = np.floor(at_s / level.span_s) * level.span_s
+            values = np.where(np.isin(own, list(spans[layout_id])), values, np.nan)
+        folded.add(at_s, values, None, target.places)
+
+
+def _add_landed(
+    folded: _Folded, kind: str, targets: dict[int, _Target], shared: dict[str, Any]
+) -> None:
+    """What landed since the last compaction."""
+    signal = folded.signal
+    for layout_id, rows in _landed(shared):
+        target = targets[layout_id]
+        table = [layouts.samples(bodies.unpack(body), kind) for body in rows]
+        at_s = np.array([[row[i].at_s for i in target.sources] for row in table])
+        values = np.array(
+            [[getattr(row[i].signals, signal) for i in target.sources] for row in table],
+            dtype=np.float64,
+        )
+        folded.add(at_s, values, None, target.places)
+
+
+def _landed(shared: dict[str, Any]) -> Iterator[tuple[int, list[bytes]]]:
+    by_layout: dict[int, list[bytes]] = {}
+    for layout_id, body in _rows(
+        """
+        SELECT layout_id, body FROM telemetry_landing
+        WHERE layout_id = ANY(%(ids)s) AND at >= %(since)s AND at < %(reach)s
+          AND landed_at >= %(landed_until)s
+        """,
+        **shared,
+        reach=tables.utc(shared["until"].timestamp() + layouts.MOMENT_S),
+    ):
+        by_layout.setdefault(layout_id, []).append(body)
+    yield from by_layout.items()
+
+
+def _rows(sql: str, **parameters: Any) -> list[tuple[Any, ...]]:
+    with connection.cursor() as cursor:
+        cursor.execute(sql, parameters)
+        rows: list[tuple[Any, ...]] = cursor.fetchall()
+        return rows

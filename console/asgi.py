@@ -6,6 +6,7 @@ shut-down commits what was received.
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -26,7 +27,9 @@ from console.live_source import acks, load  # noqa: E402
 from console.live_state import FleetState  # noqa: E402
 from console.origins import Guard  # noqa: E402
 from routing.sockets import PlanConsumer  # noqa: E402
-from telemetry import ingest  # noqa: E402
+from telemetry import ingest, tokens  # noqa: E402
+from telemetry.doors import receiver as doors  # noqa: E402
+from telemetry.doors import service as door_services  # noqa: E402
 
 Application = Callable[[dict[str, Any], Any, Any], Awaitable[None]]
 _PLAN_PATH = "/ws/plan"
@@ -46,6 +49,11 @@ class Console:
             frame_s=frame_s,
         )
         self._ingest = ingest.service()
+        self._doors = door_services.Service(
+            self._ingest.flusher.offer,
+            tokens.TokenCache(self._ingest.asker.grant),
+            door_services.forwarder(),
+        )
         live = LiveConsumer.as_asgi(
             hub=self._hub, recheck_s=recheck_s, max_sockets=settings.ENV["CONSOLE_MAX_SOCKETS"]
         )
@@ -62,20 +70,31 @@ class Console:
         match scope["type"]:
             case "http" if scope["path"] == ingest.PATH:
                 await self._ingest.app(scope, receive, send)
+            case "http" if scope["path"] in doors.PATHS:
+                await self._doors.app(scope, receive, send)
             case "http":
                 await _django(scope, receive, send)
             case "websocket":
                 await self._sockets(scope, receive, send)
             case "lifespan":
-                await self._live(receive, send)
+                await self._live(scope, receive, send)
 
-    async def _live(self, receive: Any, send: Any) -> None:
+    async def _live(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
         await receive()
+        # What `console.front` hands batches to, where the server runs with it.
+        scope.get("state", {})["ingest"] = self._ingest.app
         await self._ingest.start()
+        self._doors.start()
         self._hub.start()
+        # What is there now stays for good, and what a batch makes is garbage at once: looking
+        # through all of it every 700 objects would cost more than the batches.
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(50_000, 20, 20)
         await send({"type": "lifespan.startup.complete"})
         await receive()
         await self._hub.stop()
+        await self._doors.stop()
         await self._ingest.stop()
         await send({"type": "lifespan.shutdown.complete"})
 

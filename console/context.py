@@ -150,6 +150,7 @@ def _nav(fleet: str | None, current: str | None, role: Role) -> list[dict[str, A
                 *("Fleet", "fleet", "fleet"),
                 ("mode", "hold", "release", "cancel-rebalance", "reset-breaker"),
             ),
+            ("Onboarding", "fleet-onboarding", "onboarding", ("onboarding",)),
             (
                 *("Decisions", "decisions", "decisions"),
                 ("decision", "tick", "roll-back", "cancel-delivery"),
@@ -162,7 +163,10 @@ def _nav(fleet: str | None, current: str | None, role: Role) -> list[dict[str, A
             ("Request", "request", "request", ()),
         ]
     else:
-        pages = [("Overview", "overview", "overview", ())]
+        pages = [
+            ("Overview", "overview", "overview", ()),
+            ("Onboarding", "onboarding", "onboarding", ()),
+        ]
     shown = [
         {
             "label": label,

@@ -110,7 +110,7 @@ def _sources(prefix: str, state: FleetState) -> list[tuple[str, str, str]]:
 
 
 def _failed(reading: store.Reading) -> bool:
-    return reading.state == "failed"
+    return reading.state != "ok"
 
 
 def _since_s(

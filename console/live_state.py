@@ -146,6 +146,7 @@ class FleetState:
         self._agents: dict[str, tuple[float, float]] = {}
         self._reader: dict[tuple[str, str], str] = {}
         self._failing_since_s: dict[tuple[str, str], float] = {}
+        self._gone_at_s: dict[str, float] = {}
         self._down_since_s: dict[str, float] = {}
         self._skew_at_s: dict[str, float] = {}
 
@@ -162,7 +163,8 @@ class FleetState:
         for sample in mine:
             reading = store.from_sample(sample, received_s=received_s)
             self.apply(reading)
-            self.apply_reader(batch.agent, reading.kind, reading.path)
+            if reading.state != "gone":
+                self.apply_reader(batch.agent, reading.kind, reading.path)
         if mine:
             self.apply_agent(batch.agent, received_s, batch.sent_at_s - received_s)
 
@@ -185,16 +187,26 @@ class FleetState:
     ) -> None:
         """Take in one reading; one older than what is known changes nothing.
 
-        A failed one begins a failure, now or `failing_since_s`, unless one is known already; that
-        of a link without capacity likewise that it is down.
+        One that went wrong begins a failure, now or `failing_since_s`, unless one is known already;
+        that of a link without capacity likewise that it is down. One that says that an instance is
+        gone takes it out of the view at once; what comes late of before does not bring it back.
         """
         newest = self._newest[reading.kind]
         known = newest.get(reading.path)
         if known is not None and reading.at_s < known.at_s:
             return
-        newest[reading.path] = reading
         source = (reading.kind, reading.path)
-        if reading.state == "failed":
+        if reading.state == "gone":
+            self._gone_at_s[reading.path] = reading.at_s
+            newest.pop(reading.path, None)
+            self._failing_since_s.pop(source, None)
+            self._reader.pop(source, None)
+            return
+        if reading.at_s <= self._gone_at_s.get(reading.path, 0.0):
+            return
+        self._gone_at_s.pop(reading.path, None)
+        newest[reading.path] = reading
+        if reading.state != "ok":
             began_s = reading.received_s if failing_since_s is None else failing_since_s
             self._failing_since_s.setdefault(source, began_s)
         else:
@@ -230,6 +242,7 @@ class FleetState:
                 self._windows.pop(path, None)
                 self._failing_since_s.pop((kind, path), None)
                 self._down_since_s.pop(path, None)
+        self._gone_at_s = {p: at for p, at in self._gone_at_s.items() if at > now_s - FORGET_S}
         gone = [n for n, (at_s, _) in self._agents.items() if at_s < now_s - FORGOTTEN_AFTER_S]
         for name in gone:
             del self._agents[name], self._skew_at_s[name]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from django.contrib.auth.views import LoginView, LogoutView
 from django.urls import path
 
-from console import backtests, changes, planner, request_simulator, undoing, views
+from console import backtests, changes, onboarding, planner, request_simulator, undoing, views
 
 urlpatterns = [
     path(
@@ -17,6 +17,7 @@ urlpatterns = [
     path("", views.home, name="overview"),
     path("fleets/<slug:fleet>/", views.overview, name="fleet-overview"),
     path("fleets/<slug:fleet>/fleet/", views.fleet_page, name="fleet"),
+    path("fleets/<slug:fleet>/onboarding/", onboarding.fleet_page, name="fleet-onboarding"),
     path("fleets/<slug:fleet>/planner/", planner.page, name="planner"),
     path("fleets/<slug:fleet>/request/", request_simulator.page, name="request"),
     path("fleets/<slug:fleet>/backtests/", backtests.page, name="backtests"),
@@ -49,6 +50,7 @@ urlpatterns = [
         name="cancel-delivery",
     ),
     path("fleets/<slug:fleet>/ticks/<int:seq>/", views.tick, name="tick"),
+    path("onboarding/", onboarding.site_page, name="onboarding"),
     path("audit/", views.audit, name="audit"),
     path("tokens/", changes.tokens, name="tokens"),
     path("tokens/<int:token_id>/revoke/", changes.revoke_token, name="revoke-token"),

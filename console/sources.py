@@ -83,14 +83,17 @@ _SORTS = {
 
 
 def freshness(state: str, error: str | None, received_s: float, now: datetime) -> Mark:
-    """Failed reads say why; silence says since when; the rest is fresh."""
+    """A reading that went wrong says how; silence says since when; the rest is fresh."""
     silent_s = now.timestamp() - received_s
     if silent_s > STALE_AFTER_S:
         since = datetime.fromtimestamp(received_s, UTC)
         return Mark(*WARN, f"silent since {since:%H:%M:%S}")
-    if state == "failed":
-        return Mark(*BAD, f"read failed: {error}" if error else "read failed")
-    return Mark(*GOOD, "fresh")
+    if state == "ok":
+        return Mark(*GOOD, "fresh")
+    if state == "slow":
+        return Mark(*WARN, error or "unresponsive, maybe busy")
+    word = "down" if state == "down" else "read failed"
+    return Mark(*BAD, f"{word}: {error}" if error else word)
 
 
 def columns(sort: str) -> list[dict[str, Any]]:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from django.urls import include, path
 from drf_spectacular.views import SpectacularAPIView
 
-from console import api, health
+from console import api, health, onboarding_api
 from console.auth import RolePermission
 from routing import api as routing_api
 from routing import (
     backtest_api,
     cache_budget_api,
     explain_api,
+    history_api,
     link_api,
     planning_api,
     rebalance_api,
@@ -31,8 +32,10 @@ api_urlpatterns = [
     path("", include(explain_api.urlpatterns)),
     path("", include(link_api.urlpatterns)),
     path("", include(planning_api.urlpatterns)),
+    path("", include(history_api.urlpatterns)),
     path("", include(cache_budget_api.urlpatterns)),
     path("", include(backtest_api.urlpatterns)),
+    path("", include(onboarding_api.urlpatterns)),
 ]
 
 urlpatterns = [

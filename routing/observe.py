@@ -168,7 +168,7 @@ def _pd(gates: list[_Gate], pools: Pools, place: str, *, lengths_age_s: float) -
 def _demand_state(demand_rps: float | None, gates: list[_Gate]) -> SignalState:
     if demand_rps is not None:
         return "value" if demand_rps > 0.0 else "idle"
-    if gates and all(gate.newest.state == "failed" for gate in gates):
+    if gates and all(gate.newest.state != "ok" for gate in gates):
         return "failed"
     return "missing"
 

@@ -175,7 +175,7 @@ def _link(
 
 
 def _state(reading: Reading | None, signals: wire.LinkSignals) -> SignalState:
-    if reading is not None and reading.state == "failed":
+    if reading is not None and reading.state != "ok":
         return "failed"
     if signals.tx_gbps is None:
         return "missing"

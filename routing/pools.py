@@ -23,7 +23,8 @@ class Pools:
     """Instances from readings of the last `SILENT_KEPT_S`.
 
     A scrape that fails for a moment says "busy" more often than "gone" (R-01), so an instance
-    keeps its place until it was not read for a minute.
+    keeps its place until it was not read for a minute, unless its agent says that it is gone. One
+    that did not answer in time is maybe busy: what it said before is no evidence of idleness.
     """
 
     def __init__(self, readings: Mapping[str, list[Reading]], at_s: float) -> None:
@@ -31,8 +32,9 @@ class Pools:
         self.good = {
             path: ok
             for path, found in readings.items()
-            if (ok := [r for r in found if r.state == "ok"])
+            if found[-1].state != "gone" and (ok := [r for r in found if r.state == "ok"])
         }
+        self._slow = {path for path, found in readings.items() if found[-1].state == "slow"}
 
     def _of(self, place: str, role: str | None = None) -> list[Reading]:
         return [
@@ -42,7 +44,7 @@ class Pools:
         ]
 
     def _is_silent(self, reading: Reading) -> bool:
-        return self.at_s - reading.received_s > SILENT_AFTER_S
+        return reading.path in self._slow or self.at_s - reading.received_s > SILENT_AFTER_S
 
     def _is_warming(self, reading: Reading) -> bool:
         if 0.0 < self.at_s - reading.epoch_s < WARM_UP_S:
@@ -57,7 +59,7 @@ class Pools:
         return len(self._of(place, role))
 
     def silent(self, place: str, role: str) -> tuple[str, ...]:
-        """Those of the pool that were not read lately: busy or gone, nobody knows."""
+        """Those of the pool that were not read lately or in time: busy or gone, nobody knows."""
         return tuple(sorted(r.path for r in self._of(place, role) if self._is_silent(r)))
 
     def warming(self, place: str, role: str) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from telemetry.models import ApiToken
 from telemetry.tokens import SCOPES
 
 SIGNAL_STATES = ("value", "idle", "missing", "failed")
-READING_STATES = ("ok", "failed", "missing")
+READING_STATES = ("ok", "failed", "down", "slow", "missing")
 EMPTY_REASON = {"required": False, "allow_blank": True, "default": "", "max_length": 500}
 
 

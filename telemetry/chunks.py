@@ -6,6 +6,7 @@ are kept to the microsecond. Its columns can be read one by one: a chart touches
 
 from __future__ import annotations
 
+import itertools
 import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -237,9 +238,7 @@ def _decode_labelled(
     out = []
     for tick, source in places:
         row = matrix[tick]
-        found = {
-            key: float(row[j]) for key, j in by_source.get(source, ()) if not np.isnan(row[j])
-        }
+        found = {key: float(row[j]) for key, j in by_source.get(source, ()) if not np.isnan(row[j])}
         out.append(found or None)
     return out
 
@@ -303,7 +302,7 @@ def histograms(column: bytes, n_ticks: int) -> Histograms:
     ends = np.cumsum([0, *widths])
     return Histograms(
         slots,
-        tuple(counts[:, a:b] for a, b in zip(ends[:-1], ends[1:], strict=True)),
+        tuple(counts[:, a:b] for a, b in itertools.pairwise(ends)),
         columns.decode(packed_sums, n_ticks, len(slots)),
     )
 
@@ -328,9 +327,7 @@ def _decode_labelled_histograms(
     return out
 
 
-def _decode_histograms(
-    column: bytes, n_ticks: int, places: Sequence[tuple[int, int]]
-) -> list[Any]:
+def _decode_histograms(column: bytes, n_ticks: int, places: Sequence[tuple[int, int]]) -> list[Any]:
     return [
         None if by is None else by[""]
         for by in _decode_labelled_histograms(column, n_ticks, places)

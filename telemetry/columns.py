@@ -176,9 +176,7 @@ def _shuffled(values: npt.NDArray[Any]) -> bytes:
     return np.ascontiguousarray(values).view(np.uint8).reshape(-1, width).T.tobytes()
 
 
-def _unshuffled(
-    packed: bytes, dtype: np.dtype[Any], shape: tuple[int, int]
-) -> npt.NDArray[Any]:
+def _unshuffled(packed: bytes, dtype: np.dtype[Any], shape: tuple[int, int]) -> npt.NDArray[Any]:
     raw = _unzipped(packed)
     n, width = shape[0] * shape[1], dtype.itemsize
     if len(raw) != n * width:

@@ -25,7 +25,10 @@ _QUOTED = r'"(?:[^"\\]|\\.)*+"'
 # Possessive quantifiers keep every match linear in the line, whatever a hostile line contains.
 _SERIES = re.compile(rf'({_NAME})[ \t]*+(?:\{{((?:[^"{{}}]|{_QUOTED})*+)\}})?')
 _LABEL = re.compile(r'[ \t]*([a-zA-Z_][a-zA-Z0-9_]*+)[ \t]*=[ \t]*"((?:[^"\\]|\\.)*+)"[ \t]*(,|$)')
-_REST = re.compile(r"[ \t]*+(\S++)(?:[ \t]++([^\s#]\S*+))?[ \t]*+(?:#.*)?$")
+# What else Unicode calls white space is part of a bad value.
+_BLANKS = " \t\r"
+_NO_VALUE, _NOT_A_NUMBER = "no value behind the series", "the value is not a number"
+_REST = re.compile(r"[ \t]*+([^ \t]++)(?:[ \t]++([^ \t#][^ \t]*+))?[ \t]*+(?:#.*)?$", re.DOTALL)
 _ESCAPE = re.compile(r"\\(.)")
 _ESCAPED = {"n": "\n", '"': '"', "\\": "\\"}
 
@@ -61,7 +64,7 @@ class Exposition:
         """Count a line that could not be read; keep the first few with what stood there."""
         self.n_bad_lines += 1
         if len(self.warnings) < MAX_WARNINGS:
-            self.warnings.append(f"line {number}: {why}: {line[:80]!r}")
+            self.warnings.append(f"line {number}: {why}: {line.strip(_BLANKS)[:80]!r}")
 
 
 class Parser:
@@ -102,10 +105,10 @@ class Parser:
         for number, line in enumerate(text.split("\n"), 1):
             head, _, tail = line.rpartition(" ")
             # Only whole series are ever remembered, so a head that is known has nothing but its
-            # value behind it: no timestamp and no exemplar.
+            # value behind it: no timestamp, unless behind a tab, and no exemplar.
             series, timestamp_s = known.get(head), None
-            if series is None:
-                line = line.strip()
+            if series is None or "\t" in tail:
+                line = line.strip(_BLANKS)
                 if not line or line[0] == "#":
                     if line.startswith("# TYPE"):
                         _read_type(number, line, out)
@@ -122,7 +125,7 @@ class Parser:
                 if "_" in tail or not (is_ascii or tail.isascii()):
                     raise ValueError
             except ValueError:
-                out.warn(number, "the value is not a number", line)
+                out.warn(number, _NOT_A_NUMBER if tail.strip(_BLANKS) else _NO_VALUE, line)
                 continue
             n_samples += 1
             if n_samples > MAX_SAMPLES:
@@ -153,7 +156,7 @@ class Parser:
             return None
         rest = _REST.match(line, match.end())
         if rest is None or rest.start(1) == match.end(1):
-            out.warn(number, "no value behind the series", line)
+            out.warn(number, _NO_VALUE, line)
             return None
         try:
             timestamp = float(rest[2]) if rest[2] else None

@@ -20,7 +20,7 @@ from typing import Final
 import psycopg
 from prometheus_client import Counter, Gauge, Histogram
 
-from telemetry import wire
+from telemetry import bodies, wire
 from telemetry.landing import Arrival, Landing, Outcome
 
 log = logging.getLogger(__name__)
@@ -29,6 +29,7 @@ WINDOW_S: Final = 0.05
 MAX_HELD_BYTES: Final = 64 * 1024 * 1024
 _START_TIMEOUT_S: Final = 3.0
 _COMMIT_TIMEOUT_S: Final = 20.0
+_UPKEEP_EVERY_S: Final = 5.0
 _RETRY_S: Final = (0.1, 0.3, 1.0, 2.0)
 
 QUEUED = Gauge("prfaas_ingest_queued_batches", "Batches waiting for their commit.")
@@ -73,12 +74,14 @@ class Flusher:
         *,
         publish: Callable[[list[Arrival]], None],
         max_batches: int,
+        upkeep: Callable[[psycopg.AsyncConnection], Awaitable[None]] | None = None,
         window_s: float = WINDOW_S,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._connect = connect
         self._publish = publish
         self._max_batches = max_batches
+        self._upkeep = upkeep
         self._window_s = window_s
         self._clock = clock
         self._waiting: list[_Waiting] = []
@@ -118,22 +121,26 @@ class Flusher:
         """Give back what `hold` counted."""
         self._held_bytes -= n_bytes
 
-    async def offer(
+    def put(
         self, batch: wire.Batch, *, received_s: float, encoded: bytes | None = None
-    ) -> Outcome:
-        """What became of a batch, after the commit. Raises Unavailable or Rejected.
+    ) -> asyncio.Future[Outcome]:
+        """Take a batch; the future tells its outcome after the commit, or Unavailable or Rejected.
 
-        `encoded` are its msgpack bytes, where they are at hand.
+        `encoded` are its msgpack bytes, where they are at hand. Raises Unavailable.
         """
         self.hold(0)
         if self._stopping:
             raise Unavailable("the console is stopping")
-        arrival = Arrival(batch, wire.encode(batch) if encoded is None else encoded, received_s)
+        body = bodies.pack(wire.encode(batch) if encoded is None else encoded)
         done: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
-        self._waiting.append(_Waiting(arrival, done))
+        self._waiting.append(_Waiting(Arrival(batch, body, received_s), done))
         QUEUED.set(len(self._waiting))
         self._work.set()
-        return await done
+        return done
+
+    async def offer(self, batch: wire.Batch, *, received_s: float) -> Outcome:
+        """What became of a batch, after the commit. Raises Unavailable or Rejected."""
+        return await self.put(batch, received_s=received_s)
 
     async def _run(self) -> None:
         failures = 0
@@ -166,8 +173,13 @@ class Flusher:
 
     async def _commit_groups(self, connection: psycopg.AsyncConnection, landing: Landing) -> None:
         """Commit groups until stopped. Raises psycopg.Error or TimeoutError with the connection."""
+        kept_up_s = self._clock()
         while self._waiting or not self._stopping:
-            await self._work.wait()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._work.wait(), _UPKEEP_EVERY_S)
+            if self._upkeep is not None and self._clock() >= kept_up_s + _UPKEEP_EVERY_S:
+                kept_up_s = self._clock()
+                await self._upkeep(connection)
             if not self._stopping:
                 await asyncio.sleep(self._window_s)
             self._flushing = self._take()

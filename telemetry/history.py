@@ -55,9 +55,7 @@ def series(
     max_points: int,
 ) -> dict[str, Any]:
     """`read` as plain values: `{"t": [...], "bin_s", "series": {path: [value | None]}}`."""
-    found = read(
-        kind, signal, paths=paths, since_s=since_s, until_s=until_s, max_points=max_points
-    )
+    found = read(kind, signal, paths=paths, since_s=since_s, until_s=until_s, max_points=max_points)
     rows = [[None if v != v else v for v in row] for row in found.values.T.tolist()]
     return {
         "t": found.times_s.tolist(),
@@ -142,9 +140,7 @@ class _Folded:
     last_at_s: Matrix = field(repr=False)
 
     @classmethod
-    def empty(
-        cls, signal: str, start_s: float, bin_s: float, n_bins: int, n_paths: int
-    ) -> _Folded:
+    def empty(cls, signal: str, start_s: float, bin_s: float, n_bins: int, n_paths: int) -> _Folded:
         shape = (n_bins, n_paths)
         return cls(
             signal,

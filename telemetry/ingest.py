@@ -8,10 +8,11 @@ Retry-After, send it again.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 import zlib
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
@@ -22,8 +23,9 @@ from django.conf import settings
 from django.db import connections
 from prometheus_client import Counter
 
-from telemetry import store, tokens, wire
+from telemetry import reports, store, tokens, wire
 from telemetry.flusher import Connect, Flusher, Rejected, Unavailable
+from telemetry.landing import Arrival, Outcome
 from telemetry.publish import Publisher
 
 log = logging.getLogger(__name__)
@@ -49,7 +51,7 @@ Receive = Callable[[], Awaitable[dict[str, Any]]]
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 
 
-class _Refused(Exception):
+class Refused(Exception):
     """An answer other than 200."""
 
     def __init__(
@@ -59,6 +61,8 @@ class _Refused(Exception):
         self.status = status
         self.body = {"error": error, **more}
         self.headers = headers or {}
+        self.agent: str | None = None
+        """Whose batch it was, where that was read."""
 
 
 class Ingest:
@@ -69,9 +73,11 @@ class Ingest:
         *,
         flusher: Flusher,
         token_cache: tokens.TokenCache,
+        refusals: reports.Refusals,
         max_bytes: int,
         clock: Callable[[], float] = time.time,
     ) -> None:
+        self.refusals = refusals
         self._flusher = flusher
         self._tokens = token_cache
         self._max_bytes = max_bytes
@@ -82,10 +88,9 @@ class Ingest:
         held = _Held(self._flusher)
         try:
             status, body, headers = 200, await self._accept(scope, receive, held), {}
-        except _Refused as refused:
+        except Refused as refused:
             status, body, headers = refused.status, refused.body, refused.headers
-            REFUSED.labels(str(status)).inc()
-            self._log_refusal(scope, refused)
+            self.note(refused, dict(scope["headers"]), scope.get("client"))
         except Unavailable as exc:
             status, body = 503, {"error": str(exc)}
             headers = {"retry-after": str(max(1, round(exc.retry_s)))}
@@ -95,70 +100,117 @@ class Ingest:
             held.release()
         await _answer(send, status, body, headers)
 
-    def _log_refusal(self, scope: Scope, refused: _Refused) -> None:
-        # The agent is told each time; for us one line in a while is enough to know.
-        now_s = self._clock()
-        if now_s >= self._log_again_s:
-            self._log_again_s = now_s + _LOG_EVERY_S
-            log.warning("telemetry of %s refused: %.300s", scope.get("client"), refused.body)
+    def at_once(self, headers: Mapping[bytes, bytes], body: bytes) -> Taken | None:
+        """Take a whole body that needs nobody to wait for: the common case, without a task.
+
+        None where it does (an unknown token, a large body): `__call__` then does the same, slowly.
+        Raises Refused or Unavailable. Call `answer` once the batch's outcome is there.
+        """
+        received_s = self._clock()
+        secret = tokens.bearer(headers.get(b"authorization", b"").decode("latin-1"))
+        grant = None if secret is None else self._tokens.known(secret, now_s=received_s)
+        if secret is None or grant is None or len(body) > _OFF_LOOP_BYTES:
+            return None
+        self._check_scope(grant)
+        held = _Held(self._flusher)
+        held.more(len(body))
+        try:
+            if headers.get(b"content-encoding", b"identity").strip().lower() == b"gzip":
+                body = self._gunzip(body)
+            batch, encoded = self._read(body, headers, received_s, grant, secret)
+            outcome = self._flusher.put(batch, received_s=received_s, encoded=encoded)
+        except BaseException:
+            held.release()
+            raise
+        outcome.add_done_callback(lambda _: held.release())
+        return Taken(batch, outcome)
 
     async def _accept(self, scope: Scope, receive: Receive, held: _Held) -> dict[str, Any]:
         headers = {name.lower(): value for name, value in scope["headers"]}
         if scope["method"] != "POST":
-            raise _Refused(405, "only POST is allowed", headers={"allow": "POST"})
-        grant = await self._grant(headers)
+            raise Refused(405, "only POST is allowed", headers={"allow": "POST"})
+        grant, secret = await self._grant(headers)
         try:
             async with asyncio.timeout(_BODY_TIMEOUT_S):
                 body = await self._body(headers, receive, held)
         except TimeoutError:
             # What has come of it counts against everybody's room.
-            raise _Refused(
+            raise Refused(
                 408,
                 f"the body did not come within {_BODY_TIMEOUT_S:g} s",
                 headers={"connection": "close"},
             ) from None
         received_s = self._clock()
-        batch, encoded = await self._decode(body, headers, received_s)
-        _check_fleet(batch, grant.fleet)
-        try:
-            outcome = await self._flusher.offer(
-                batch, received_s=received_s, encoded=encoded
+        if len(body) < _OFF_LOOP_BYTES:
+            batch, encoded = self._read(body, headers, received_s, grant, secret)
+        else:
+            # Megabytes take long enough to check that every socket would notice.
+            batch, encoded = await asyncio.to_thread(
+                self._read, body, headers, received_s, grant, secret
             )
-        except Rejected as exc:
-            if exc.by_content:
-                raise _Refused(
-                    422, f"the database refuses this batch: {exc}", field="", value=None
-                ) from None
-            raise _Refused(500, f"this batch cannot be stored: {exc}") from None
-        if outcome.state == "older":
-            raise _Refused(
-                409,
-                f"a newer boot of this agent has reported: {outcome.newest_boot}",
-                field="boot",
-                value=batch.boot,
-            )
-        return {"acked_seq": batch.seq}
+        outcome = self._flusher.put(batch, received_s=received_s, encoded=encoded)
+        with contextlib.suppress(Exception):
+            await outcome
+        return answer(Taken(batch, outcome))
 
-    async def _grant(self, headers: dict[bytes, bytes]) -> tokens.Grant:
+    def _read(
+        self,
+        body: bytes,
+        headers: Mapping[bytes, bytes],
+        received_s: float,
+        grant: tokens.Grant,
+        secret: str,
+    ) -> tuple[wire.Batch, bytes]:
+        """The checked batch and its msgpack bytes. Raises Refused."""
+        content_type = headers.get(b"content-type", b"").decode("latin-1")
+        media_type = content_type.partition(";")[0].strip().lower()
+        if media_type not in _MSGPACK and "json" not in media_type:
+            raise Refused(
+                415,
+                f"unknown Content-Type {media_type!r}: send application/msgpack or "
+                "application/json",
+                headers={"accept": "application/msgpack, application/json"},
+            )
+        agent = None
+        try:
+            batch = wire.decode(body, media_type)
+            agent = batch.agent
+            _check_size_and_times(batch, received_s)
+            _check_fleet(batch, grant.fleet)
+        except wire.WireError as exc:
+            refused = Refused(422, exc.error, field=exc.field, value=_short(exc.value))
+            refused.agent = agent
+            raise refused from None
+        except Refused as refused:
+            refused.agent = agent
+            raise
+        self.refusals.heard(batch.agent, tokens.prefix_of(secret))
+        return batch, wire.encode(batch) if "json" in media_type else body
+
+    async def _grant(self, headers: Mapping[bytes, bytes]) -> tuple[tokens.Grant, str]:
         secret = tokens.bearer(headers.get(b"authorization", b"").decode("latin-1"))
         challenge = {"www-authenticate": 'Bearer realm="ingest"'}
         if secret is None:
-            raise _Refused(401, "needs a header Authorization: Bearer pf_…", headers=challenge)
+            raise Refused(401, "needs a header Authorization: Bearer pf_…", headers=challenge)
         grant = await self._tokens.grant(secret, now_s=self._clock())
         if grant is None:
-            raise _Refused(401, "this token is unknown, revoked or expired", headers=challenge)
-        if "ingest" not in grant.scopes:
-            raise _Refused(403, "this token has no scope ingest")
-        return grant
+            raise Refused(401, "this token is unknown, revoked or expired", headers=challenge)
+        self._check_scope(grant)
+        return grant, secret
 
-    async def _body(self, headers: dict[bytes, bytes], receive: Receive, held: _Held) -> bytes:
+    @staticmethod
+    def _check_scope(grant: tokens.Grant) -> None:
+        if "ingest" not in grant.scopes:
+            raise Refused(403, "this token has no scope ingest")
+
+    async def _body(self, headers: Mapping[bytes, bytes], receive: Receive, held: _Held) -> bytes:
         """The decompressed body; what is larger than allowed is never kept."""
         declared = headers.get(b"content-length", b"0")
         if not declared.isdigit():
-            raise _Refused(400, "Content-Length is not a number")
+            raise Refused(400, "Content-Length is not a number")
         encoding = headers.get(b"content-encoding", b"identity").decode("latin-1").strip().lower()
         if encoding not in ("", "identity", "gzip"):
-            raise _Refused(
+            raise Refused(
                 415, f"unknown encoding {encoding!r}", headers={"accept-encoding": "gzip"}
             )
         if int(declared) > self._max_bytes:
@@ -182,7 +234,7 @@ class Ingest:
             if len(body) > self._max_bytes:
                 raise self._too_large("decompressed body")
         if unzip is not None and (unzip.unused_data or not unzip.eof):
-            raise _Refused(422, "the body is not one whole gzip stream", field="", value=None)
+            raise Refused(422, "the body is not one whole gzip stream", field="", value=None)
         return bytes(body)
 
     @staticmethod
@@ -191,56 +243,92 @@ class Ingest:
             # One byte more than allowed is enough to know, however much would follow.
             return unzip.decompress(chunk, room + 1)
         except zlib.error as exc:
-            raise _Refused(422, f"the body is not gzip: {exc}", field="", value=None) from None
+            raise Refused(422, f"the body is not gzip: {exc}", field="", value=None) from None
 
-    def _too_large(self, what: str) -> _Refused:
-        return _Refused(
+    def _too_large(self, what: str) -> Refused:
+        return Refused(
             413, f"the {what} is larger than {self._max_bytes} bytes", limit=self._max_bytes
         )
 
-    async def _decode(
-        self, body: bytes, headers: dict[bytes, bytes], received_s: float
-    ) -> tuple[wire.Batch, bytes]:
-        """The checked batch and its msgpack bytes."""
-        content_type = headers.get(b"content-type", b"").decode("latin-1")
-        media_type = content_type.partition(";")[0].strip().lower()
-        if media_type not in _MSGPACK and "json" not in media_type:
-            raise _Refused(
-                415,
-                f"unknown Content-Type {media_type!r}: send application/msgpack or "
-                "application/json",
-                headers={"accept": "application/msgpack, application/json"},
-            )
-        try:
-            if len(body) < _OFF_LOOP_BYTES:
-                batch = _checked(body, media_type, received_s)
-            else:
-                # Megabytes take long enough to check that every socket would notice.
-                batch = await asyncio.to_thread(_checked, body, media_type, received_s)
-        except wire.WireError as exc:
-            raise _Refused(422, exc.error, field=exc.field, value=_short(exc.value)) from None
-        return batch, wire.encode(batch) if "json" in media_type else body
+    def _gunzip(self, body: bytes) -> bytes:
+        unzip = zlib.decompressobj(wbits=31)
+        whole = self._unzipped(unzip, body, room=self._max_bytes)
+        if len(whole) > self._max_bytes:
+            raise self._too_large("decompressed body")
+        if unzip.unused_data or not unzip.eof:
+            raise Refused(422, "the body is not one whole gzip stream", field="", value=None)
+        return whole
+
+    def note(self, refused: Refused, headers: Mapping[bytes, bytes], client: object) -> None:
+        """Count a refusal, and log one in a while: the agent is told each time."""
+        REFUSED.labels(str(refused.status)).inc()
+        now_s = self._clock()
+        secret = tokens.bearer(headers.get(b"authorization", b"").decode("latin-1"))
+        self.refusals.count(
+            refused.agent,
+            tokens.prefix_of(secret) if secret else "",
+            refused.status,
+            str(refused.body["error"]),
+            str(refused.body.get("field", "")),
+            now_s,
+        )
+        if now_s >= self._log_again_s:
+            self._log_again_s = now_s + _LOG_EVERY_S
+            log.warning("telemetry of %s refused: %.300s", client, refused.body)
 
 
-def _checked(body: bytes, content_type: str, received_s: float) -> wire.Batch:
-    """The batch, checked for all that can be known without the database."""
-    batch = wire.decode(body, content_type)
+@dataclass(frozen=True)
+class Taken:
+    """A batch that waits for its commit."""
+
+    batch: wire.Batch
+    outcome: asyncio.Future[Outcome]
+
+
+def answer(taken: Taken) -> dict[str, Any]:
+    """The body of a 200, once the outcome is there. Raises Refused or Unavailable."""
+    try:
+        outcome = taken.outcome.result()
+    except Rejected as exc:
+        if exc.by_content:
+            said = f"the database refuses this batch: {exc}"
+            refused = Refused(422, said, field="", value=None)
+        else:
+            refused = Refused(500, f"this batch cannot be stored: {exc}")
+        refused.agent = taken.batch.agent
+        raise refused from None
+    if outcome.state == "older":
+        refused = Refused(
+            409,
+            f"a newer boot of this agent has reported: {outcome.newest_boot}",
+            field="boot",
+            value=taken.batch.boot,
+        )
+        refused.agent = taken.batch.agent
+        raise refused
+    return {"acked_seq": taken.batch.seq}
+
+
+def _check_size_and_times(batch: wire.Batch, received_s: float) -> None:
+    """What can be known of a batch without the database. Raises Refused or WireError."""
     n_items = len(batch.instances) + len(batch.links) + len(batch.routers)
     if n_items > wire.MAX_ITEMS_PER_BATCH:
-        raise _Refused(
+        raise Refused(
             413,
             f"{n_items} entries, at most {wire.MAX_ITEMS_PER_BATCH} in one batch",
             limit=wire.MAX_ITEMS_PER_BATCH,
         )
-    for path, sample in _samples(batch):
-        ahead_s = sample.at_s - received_s
-        if ahead_s > store.FUTURE_S:
-            raise wire.WireError(
-                f"{ahead_s:.0f} s ahead of this console: the clock of agent {batch.agent} is wrong",
-                field=f"{path}.at_s",
-                value=sample.at_s,
-            )
-    return batch
+    latest_s = received_s + store.FUTURE_S
+    for kind in ("instances", "links", "routers"):
+        for i, sample in enumerate(getattr(batch, kind)):
+            if sample.at_s > latest_s:
+                ahead_s = sample.at_s - received_s
+                raise wire.WireError(
+                    f"{ahead_s:.0f} s ahead of this console: the clock of agent {batch.agent} is"
+                    " wrong",
+                    field=f"{kind}[{i}].at_s",
+                    value=sample.at_s,
+                )
 
 
 def _samples(batch: wire.Batch) -> Iterator[tuple[str, Any]]:
@@ -255,7 +343,7 @@ def _check_fleet(batch: wire.Batch, fleet: str) -> None:
         return
     for path, sample in _samples(batch):
         if not isinstance(sample, wire.LinkSample) and not sample.id.startswith(f"{fleet}/"):
-            raise _Refused(
+            raise Refused(
                 403, f"this token is for fleet {fleet} only", field=f"{path}.id", value=sample.id
             )
 
@@ -311,18 +399,27 @@ class Service:
         await self.asker.close()
 
 
-def service() -> Service:
-    """What `console.asgi` starts and stops with the server."""
+def service(committed: Callable[[list[wire.Batch]], None] | None = None) -> Service:
+    """What `console.asgi` starts and stops with the server; `committed` hears what was stored."""
     publisher = Publisher(settings.REDIS_URL)
+
+    def publish(arrivals: list[Arrival]) -> None:
+        publisher.put(arrivals)
+        if committed is not None:
+            committed([arrival.batch for arrival in arrivals])
+
+    refusals = reports.Refusals()
     flusher = Flusher(
         database_connect,
-        publish=publisher.put,
+        publish=publish,
         max_batches=settings.ENV["CONSOLE_INGEST_QUEUE"],
+        upkeep=refusals.flush,
     )
     asker = Asker(database_connect)
     app = Ingest(
         flusher=flusher,
         token_cache=tokens.TokenCache(asker.grant),
+        refusals=refusals,
         max_bytes=settings.ENV["CONSOLE_INGEST_MAX_BYTES"],
     )
     return Service(app, flusher, publisher, asker)

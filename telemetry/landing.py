@@ -39,7 +39,7 @@ _BatchKey = tuple[str, int, int]
 
 @dataclass(frozen=True)
 class Arrival:
-    """A checked batch, its msgpack bytes and when it came in."""
+    """A checked batch, its row in the landing zone (`bodies.pack`) and when it came in."""
 
     batch: wire.Batch
     body: bytes
@@ -187,7 +187,9 @@ class Landing:
             ticks = layouts.single_ticks(arrival.batch)
             for tick in ticks:
                 key = layouts.key_of(tick)
-                body = bodies.pack(arrival.body if tick is arrival.batch else wire.encode(tick))
+                body = arrival.body
+                if tick is not arrival.batch:
+                    body = bodies.pack(wire.encode(tick))
                 parts.append((place, key, tick, body))
                 known = self._layouts.get(key)
                 if known is None or arrival.received_s >= known.seen_s + SEEN_EVERY_S:
@@ -345,9 +347,7 @@ class Landing:
             await reports.save(self._connection, told)
 
 
-def _outcome(
-    arrival: Arrival, newest: dict[str, int], stored: dict[_BatchKey, Arrival]
-) -> Outcome:
+def _outcome(arrival: Arrival, newest: dict[str, int], stored: dict[_BatchKey, Arrival]) -> Outcome:
     boot = newest.get(arrival.batch.agent, arrival.batch.boot)
     # `is`: the same batch may wait twice in one group, and only one of the two was stored.
     if stored.get(arrival.key) is arrival:

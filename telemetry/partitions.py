@@ -141,12 +141,8 @@ def drop_landed(now: datetime) -> list[str]:
         with transaction.atomic():
             for statement in LOCK_STATEMENTS:
                 cursor.execute(statement)
-            cursor.execute(
-                "UPDATE telemetry_compaction SET floor = greatest(floor, %s)", [limit]
-            )
-            cursor.execute(
-                "DELETE FROM telemetry_landing_default WHERE landed_at < %s", [limit]
-            )
+            cursor.execute("UPDATE telemetry_compaction SET floor = greatest(floor, %s)", [limit])
+            cursor.execute("DELETE FROM telemetry_landing_default WHERE landed_at < %s", [limit])
             for name in dropped:
                 cursor.execute(f"DROP TABLE IF EXISTS {name}")
     return dropped

@@ -18,7 +18,7 @@ import msgspec
 import redis.asyncio
 from prometheus_client import Counter
 
-from telemetry import wire
+from telemetry import bodies, wire
 from telemetry.landing import Arrival
 
 log = logging.getLogger(__name__)
@@ -36,13 +36,12 @@ def message(arrivals: list[Arrival]) -> bytes:
 
 
 _decode_message: Final = msgspec.msgpack.Decoder(list[bytes]).decode
-_decode_batch: Final = msgspec.msgpack.Decoder(wire.Batch).decode
 
 
 def batches(data: bytes) -> Iterator[wire.Batch]:
     """The batches of a message."""
     for body in _decode_message(data):
-        yield _decode_batch(body)
+        yield bodies.unpack(body)
 
 
 class Publisher:

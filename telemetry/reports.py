@@ -29,14 +29,28 @@ MAX_ROWS: Final = 5_000
 KEPT_S: Final = 7 * 86_400.0
 """A kind of refusal that was not seen for so long is forgotten."""
 _MAX_TOKENS: Final = 4_096
-_MAX_NAMES: Final = 100
+_MAX_NAMES: Final = 200
 _FEW: Final = 100
 """Names a query is given one by one; with more, all rows are read."""
 _MAX_TEXT: Final = 500
 _INDEX: Final = re.compile(r"\[\d+\]")
 
+
+class _Kept(msgspec.Struct, array_like=True, frozen=True):
+    """A report as it stands in its row: what many of its sources share is there once.
+
+    Engines of one release lack the same signals and tell the same strange series, by far the most
+    of a report. `shared` says of each source which of `missing` and of `unmatched` are its.
+    """
+
+    report: wire.AgentReport
+    missing: list[dict[str, str]]
+    unmatched: list[list[str]]
+    shared: list[tuple[int, int]]
+
+
 _encode = msgspec.msgpack.Encoder().encode
-_decoder = msgspec.msgpack.Decoder(wire.AgentReport)
+_decoder = msgspec.msgpack.Decoder(_Kept)
 
 
 async def save(
@@ -60,21 +74,44 @@ async def save(
         """,
         [
             agents,
-            [_encoded(newest[agent][0]) for agent in agents],
+            [encoded(newest[agent][0]) for agent in agents],
             [_utc(newest[agent][1]) for agent in agents],
         ],
     )
 
 
-def _encoded(report: wire.AgentReport) -> bytes:
-    encoded = _encode(report)
-    if len(encoded) <= MAX_REPORT_BYTES:
-        return encoded
-    words = f"this report has {len(encoded)} bytes, too many to keep: its sources are left out"
+def encoded(report: wire.AgentReport) -> bytes:
+    """A report as its row holds it; without its sources where that is too large."""
+    whole = _encode(_kept(report))
+    if len(whole) <= MAX_REPORT_BYTES:
+        return whole
+    words = f"this report has {len(whole)} bytes, too many to keep: its sources are left out"
     return _encode(
-        msgspec.structs.replace(
-            report, version=report.version[:_MAX_TEXT], warnings=[words], sources=[]
+        _kept(
+            msgspec.structs.replace(
+                report, version=report.version[:_MAX_TEXT], warnings=[words], sources=[]
+            )
         )
+    )
+
+
+def _kept(report: wire.AgentReport) -> _Kept:
+    missing: dict[tuple[tuple[str, str], ...], int] = {}
+    unmatched: dict[tuple[str, ...], int] = {}
+    shared, sources = [], []
+    for source in report.sources:
+        shared.append(
+            (
+                missing.setdefault(tuple(source.missing.items()), len(missing)),
+                unmatched.setdefault(tuple(source.unmatched[:_MAX_NAMES]), len(unmatched)),
+            )
+        )
+        sources.append(msgspec.structs.replace(source, missing={}, unmatched=[]))
+    return _Kept(
+        report=msgspec.structs.replace(report, sources=sources),
+        missing=[dict(items) for items in missing],
+        unmatched=[list(names) for names in unmatched],
+        shared=shared,
     )
 
 
@@ -96,18 +133,24 @@ def told(agents: Collection[str] | None = None) -> dict[str, Told]:
     if agents is not None and len(agents) <= _FEW:
         rows = rows.filter(agent__in=agents)
     found = {}
-    for agent, encoded, at in rows.values_list("agent", "report", "reported_at"):
+    for agent, row, at in rows.values_list("agent", "report", "reported_at"):
         if agents is not None and agent not in agents:
             continue
         try:
-            report = _decoder.decode(encoded)
+            kept = _decoder.decode(row)
         except msgspec.MsgspecError:
             continue  # written by another release; the next report is due in half a minute
-        found[agent] = Told(agent, at.timestamp(), _cleaned(report))
+        found[agent] = Told(agent, at.timestamp(), _cleaned(kept))
     return found
 
 
-def _cleaned(report: wire.AgentReport) -> wire.AgentReport:
+def _cleaned(kept: _Kept) -> wire.AgentReport:
+    report = kept.report
+    missing = [
+        {name: _text(why) for name, why in list(reasons.items())[:_MAX_NAMES]}
+        for reasons in kept.missing
+    ]
+    unmatched = [_names(tuple(names)) for names in kept.unmatched]
     return msgspec.structs.replace(
         report,
         version=_text(report.version),
@@ -117,23 +160,28 @@ def _cleaned(report: wire.AgentReport) -> wire.AgentReport:
         cpu_s=_finite(report.cpu_s),
         rss_bytes=_finite(report.rss_bytes),
         warnings=[_text(text) for text in report.warnings[:_MAX_NAMES]],
-        sources=[_cleaned_source(source) for source in report.sources],
+        sources=[
+            msgspec.structs.replace(
+                source,
+                engine=_text(source.engine),
+                engine_version=_text(source.engine_version),
+                state=_text(source.state),
+                error=None if source.error is None else _text(source.error),
+                read_s=_finite(source.read_s),
+                found=source.found[:_MAX_NAMES],
+                missing=missing[why],
+                unmatched=unmatched[strange],
+                warnings=[_text(text) for text in source.warnings[:_MAX_NAMES]],
+            )
+            for source, (why, strange) in zip(report.sources, kept.shared, strict=True)
+        ],
     )
 
 
-def _cleaned_source(source: wire.SourceReport) -> wire.SourceReport:
-    return msgspec.structs.replace(
-        source,
-        engine=_text(source.engine),
-        engine_version=_text(source.engine_version),
-        state=_text(source.state),
-        error=None if source.error is None else _text(source.error),
-        read_s=_finite(source.read_s),
-        found=source.found[:_MAX_NAMES],
-        missing={name: _text(why) for name, why in list(source.missing.items())[:_MAX_NAMES]},
-        unmatched=[_text(name) for name in source.unmatched[:_MAX_NAMES]],
-        warnings=[_text(text) for text in source.warnings[:_MAX_NAMES]],
-    )
+@functools.lru_cache(maxsize=5_000)
+def _names(names: tuple[str, ...]) -> list[str]:
+    """One list for all sources that tell the same, in whichever report: never changed."""
+    return [_text(name) for name in names]
 
 
 @functools.lru_cache(maxsize=50_000)

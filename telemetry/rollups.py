@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 import numpy as np
@@ -132,9 +132,7 @@ def _roll_up(level: Level, due: Sequence[tuple[int, int, datetime]]) -> None:
         if made:
             end_s = start.timestamp() + level.span_s
             rows.append(
-                tables.Stored(
-                    layout_id, kind, start, tables.utc(end_s), start, level.n_bins, made
-                )
+                tables.Stored(layout_id, kind, start, tables.utc(end_s), start, level.n_bins, made)
             )
     with connection.cursor() as cursor:
         cursor.execute(
@@ -354,9 +352,7 @@ def _coarser(
     seen = count > 0
     mean = np.where(seen, total / np.maximum(count, 1.0), np.nan)
     count = np.where(seen, count, np.nan)
-    return Bins(
-        low, last if is_counter else mean, high, count, gain=gain if is_counter else None
-    )
+    return Bins(low, last if is_counter else mean, high, count, gain=gain if is_counter else None)
 
 
 def pack(bins: Bins) -> bytes:
@@ -390,9 +386,7 @@ def means(column: bytes, n_bins: int, n_sources: int) -> Matrix:
 # Histograms: what each slot gained in each bin, and the sum's gain.
 
 
-def _histogram_gains(
-    level: Level, name: str, parts: Sequence[Chunk], start_s: float
-) -> bytes:
+def _histogram_gains(level: Level, name: str, parts: Sequence[Chunk], start_s: float) -> bytes:
     seen: dict[chunks.Slot, list[tuple[Matrix, Matrix, Matrix]]] = {}
     for part in parts:
         if name not in part.columns:
@@ -400,9 +394,7 @@ def _histogram_gains(
         at_s = chunks.times(part)
         found = chunks.histograms(part.columns[name], part.n_ticks)
         for j, slot in enumerate(found.slots):
-            seen.setdefault(slot, []).append(
-                (at_s[:, slot[0]], found.counts[j], found.sums[:, j])
-            )
+            seen.setdefault(slot, []).append((at_s[:, slot[0]], found.counts[j], found.sums[:, j]))
     gained: dict[chunks.Slot, tuple[Matrix, Matrix]] = {}
     for slot, pieces in seen.items():
         at_s = np.concatenate([piece[0] for piece in pieces])
@@ -424,9 +416,7 @@ def _histogram_gains(
     return _pack_gains(gained)
 
 
-def _coarser_histograms(
-    level: Level, name: str, rows: Sequence[Finer], start_s: float
-) -> bytes:
+def _coarser_histograms(level: Level, name: str, rows: Sequence[Finer], start_s: float) -> bytes:
     gained: dict[chunks.Slot, tuple[Matrix, Matrix]] = {}
     for row in rows:
         index = np.floor(

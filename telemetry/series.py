@@ -1,377 +1,207 @@
-"""Finds the series of a signal in one text and folds them into it.
+"""Finds the series of one alias map in one text.
 
-Everything of the engine is in the alias map; everything here is arithmetic over label sets: sums
-for counts, capacity-weighted means (with the maximum) for ratios, buckets added where the bounds
-agree. A sum with one unusable part is missing: half a queue is not a queue.
+What a name, a prefix, a label or a version has to do with it is settled here, so that `folding`
+is arithmetic on what was found.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 from telemetry import buckets
-from telemetry.engine_maps import EngineMap, SignalMap
+from telemetry.engine_maps import ENDS, UNITS, EngineMap, Names, Source
 from telemetry.exposition import Exposition, Sample
-from telemetry.signals import Signal
-from telemetry.wire import Histogram
 
-NOT_EXPOSED = "not exposed"
-MAX_KEYS = 64
-"""Label combinations of one signal; more is a fault of the exporter, not a measurement."""
-MAX_KEY_CHARS = 120
 # Floating point may put a full cache at 1.0000001.
 _RATIO_SLACK = 1e-6
+_UNITLESS = ("", 1.0, 1.0)
 
 
-class _Missing(Exception):
-    """Why a signal has no value; also a warning unless it simply is not there."""
+class Unusable(Exception):
+    """Why a signal has no value although there are series of it."""
 
     def __init__(self, reason: str, source: tuple[str, ...] = ()) -> None:
         super().__init__(reason)
         self.reason, self.source = reason, source
 
 
-class Reader:
-    """One text read with one alias map; `warnings` grows as signals are read."""
+@dataclass(frozen=True)
+class Found:
+    """The series under one name. `times` and `per` turn the exporter's unit into the signal's."""
 
-    def __init__(self, engine_map: EngineMap, exposition: Exposition) -> None:
-        self._map = engine_map
-        self._samples = exposition.samples
-        self.warnings = list(exposition.warnings)
+    source: str
+    samples: Sequence[Sample]
+    numbers: Sequence[float]
+    times: float
+    per: float
 
-    def signals(self) -> dict[str, Signal]:
-        """Every signal of the map, the missing ones included."""
-        signals: dict[str, Signal] = {}
-        for name, signal_map in self._map.signals.items():
-            signals[name] = self._signal(name, signal_map)
-            if signal_map.stages:
-                signals[f"{name}_by_stage"] = _by_stage(signals[name])
-        return signals
+    def values(self, *, ratio: bool = False) -> list[float]:
+        """One value a series, all of them usable. Raises Unusable: part of a sum is no sum."""
+        return [usable(self.source, self.scaled(number), ratio=ratio) for number in self.numbers]
 
-    def _signal(self, name: str, signal_map: SignalMap) -> Signal:
-        read: Callable[[SignalMap], Signal]
-        if signal_map.kind == "histogram":
-            read = self._labelled_histogram if signal_map.by else self._histogram
-        elif signal_map.by:
-            read = self._labelled
-        elif signal_map.stages:
-            read = self._queue
-        else:
-            read = self._scalar
-        try:
-            if signal_map.distrust is not None:
-                self._check_trust(signal_map)
-            return read(signal_map)
-        except _Missing as exc:
-            if exc.reason != NOT_EXPOSED:
-                self.warnings.append(f"{name}: {exc.reason}")
-            return Signal(
-                signal_map.kind,
-                signal_map.unit,
-                "missing",
-                source=exc.source,
-                reason=exc.reason,
-                labelled=bool(signal_map.by),
-            )
+    def scaled(self, number: float) -> float:
+        """A number of the exporter in the signal's unit."""
+        return number * self.times / self.per
 
-    def _scalar(self, signal_map: SignalMap) -> Signal:
-        if signal_map.hits:
-            try:
-                return self._hit_ratio(signal_map)
-            except _Missing as exc:
-                if exc.reason != NOT_EXPOSED:
-                    raise
-        source, samples = self._find(signal_map.names)
-        values = _values(source, samples, ratio=signal_map.unit == "ratio")
-        weights = self._weights(signal_map, samples)
-        return Signal(
-            signal_map.kind,
-            signal_map.unit,
-            "value",
-            value=_aggregate(signal_map.aggregate, values, weights),
-            maximum=max(values) if signal_map.aggregate == "mean" else None,
-            by=self._by_rank(samples, values),
-            source=(source,),
-        )
 
-    def _hit_ratio(self, signal_map: SignalMap) -> Signal:
-        """Hits over queries since the engine started: `sum` hits, `count` queries."""
-        hits_source, hit_samples = self._find(signal_map.hits)
-        queries_source, query_samples = self._find(signal_map.queries)
-        source = (hits_source, queries_source)
-        hits = math.fsum(_values(hits_source, hit_samples))
-        queries = math.fsum(_values(queries_source, query_samples))
-        if hits > queries:
-            raise _Missing(f"more hits ({hits:g}) than queries ({queries:g})", source)
-        return Signal(
-            signal_map.kind,
-            signal_map.unit,
-            "value" if queries else "idle",
-            value=hits / queries if queries else None,
-            sum=hits,
-            count=queries,
-            source=source,
-        )
+@dataclass(frozen=True)
+class Family:
+    """A histogram's bucket, sum and count series under one name."""
 
-    def _labelled(self, signal_map: SignalMap) -> Signal:
-        source, samples = self._find(signal_map.names)
-        by = {
-            key: _aggregate(signal_map.aggregate, _values(source, group), None)
-            for key, group in self._group(signal_map, samples, source).items()
-        }
-        return Signal(
-            signal_map.kind,
-            signal_map.unit,
-            "value",
-            value=_aggregate(signal_map.aggregate, list(by.values()), None),
-            labelled=True,
-            by=by,
-            source=(source,),
-        )
+    name: str
+    parts: tuple[Sequence[Sample], Sequence[Sample], Sequence[Sample]]
+    source: tuple[str, ...]
+    times: float
+    per: float
 
-    def _queue(self, signal_map: SignalMap) -> Signal:
-        """The effective queue: every waiting request once, split into the stages it waits in."""
-        sources: list[str] = []
-        total = self._optional(signal_map.names, sources)
-        parts: dict[str, float] = {}
-        for stages in (entry for entry in signal_map.stages if not entry.inside):
-            parts.update(self._stage_values(stages.name, stages.label, stages.prefix, sources))
-        inner: dict[str, float] = {}
-        for stages in (entry for entry in signal_map.stages if entry.inside):
-            values = self._stage_values(stages.name, stages.label, stages.prefix, sources)
-            for stage, value in values.items():
-                _take(parts, stages.inside, value)
-                inner[stage] = value
-        if total is None and not parts and not inner:
-            raise _Missing(NOT_EXPOSED)
-        # One exporter counts all of these under one lock, so they agree; where they do not, the
-        # larger queue is the safe one to act on.
-        waiting = max(total or 0.0, math.fsum([*parts.values(), *inner.values()]))
-        by = {**parts, **inner}
-        if by and (rest := waiting - math.fsum(by.values())) > 0.0:
-            by["other"] = rest
-        return Signal(
-            signal_map.kind,
-            signal_map.unit,
-            "value",
-            value=waiting,
-            by=by,
-            source=tuple(sources),
-        )
 
-    def _stage_values(
-        self, name: str, label: str, prefix: str, sources: list[str]
-    ) -> dict[str, float]:
-        try:
-            source, samples = self._find((name,))
-        except _Missing:
-            return {}
-        out: dict[str, float] = {}
-        for sample, value in zip(samples, _values(source, samples), strict=True):
-            stage = prefix + sample.labels.get(label, "unlabelled")
-            out[stage] = out.get(stage, 0.0) + value
-        if len(out) > MAX_KEYS:
-            raise _Missing(f"more than {MAX_KEYS} stages", (source,))
-        sources.append(source)
-        return out
+def usable(source: str, value: float, *, ratio: bool = False) -> float:
+    """The value, if it can be a measurement: everything we read is a size or a count."""
+    if math.isnan(value):
+        raise Unusable(f"{source} is NaN", (source,))
+    if not 0.0 <= value <= buckets.MAX_VALUE:
+        raise Unusable(f"{source}={value:g} is no measurement", (source,))
+    if not ratio:
+        return value
+    if value > 1.0 + _RATIO_SLACK:
+        raise Unusable(f"{source}={value:g} is not in 0..1", (source,))
+    return min(value, 1.0)
 
-    def _optional(self, names: Sequence[str], sources: list[str]) -> float | None:
-        try:
-            source, samples = self._find(names)
-        except _Missing:
-            return None
-        sources.append(source)
-        return math.fsum(_values(source, samples))
 
-    def _histogram(self, signal_map: SignalMap) -> Signal:
-        family, parts = self._find_family(signal_map)
-        folded = buckets.fold(*parts)
-        source = tuple(family + end for end in _ENDS if family + end in self._samples)
-        if folded.problem is not None:
-            raise _Missing(f"{family}: {folded.problem}", source)
-        return Signal(
-            "histogram",
-            signal_map.unit,
-            "value" if folded.count or folded.sum else "idle",
-            sum=folded.sum,
-            count=folded.count,
-            buckets=folded.buckets,
-            histogram=folded.histogram,
-            source=source,
-        )
+class Series:
+    """The series of one text under the names of one map. `warn` hears of odd ones."""
 
-    def _labelled_histogram(self, signal_map: SignalMap) -> Signal:
-        family, parts = self._find_family(signal_map)
-        grouped = [self._group(signal_map, part, family) for part in parts]
-        groups: dict[str, Histogram] = {}
-        for key in sorted({key for group in grouped for key in group}):
-            folded = buckets.fold(*(group.get(key, []) for group in grouped))
-            if folded.histogram is None:
-                problem = folded.problem or "no _sum is exposed"
-                self.warnings.append(f"{family} {key}: {problem}")
-            else:
-                groups[key] = folded.histogram
-        source = tuple(family + end for end in _ENDS if family + end in self._samples)
-        if not groups:
-            raise _Missing(f"{family}: no usable histogram", source)
-        counts = {key: histogram.count for key, histogram in groups.items()}
-        return Signal(
-            "histogram",
-            signal_map.unit,
-            "value" if any(counts.values()) else "idle",
-            labelled=True,
-            by=counts,
-            groups=groups,
-            source=source,
-        )
+    def __init__(
+        self,
+        engine_map: EngineMap,
+        exposition: Exposition,
+        *,
+        version: str = "",
+        warn: Callable[[str], None],
+    ) -> None:
+        self._map, self._samples = engine_map, exposition.samples
+        self._version, self._warn = version, warn
 
-    def _check_trust(self, signal_map: SignalMap) -> None:
-        distrust = signal_map.distrust
-        assert distrust is not None
-        for prefix in self._map.prefixes:
-            for sample in self._samples.get(prefix + distrust.name, ()):
-                if sample.labels.get(distrust.label) == distrust.value and sample.value > 0.0:
-                    raise _Missing(distrust.reason, (prefix + distrust.name,))
-
-    def _find(self, names: Sequence[str]) -> tuple[str, list[Sample]]:
+    def find(self, names: Names) -> Found | None:
         """The first of `names` that is exposed, whichever prefix it has."""
-        for name in names:
+        for source in self._current(names):
             for prefix in self._map.prefixes:
-                samples = self._samples.get(prefix + name)
-                if samples:
-                    return prefix + name, self._once(prefix + name, samples)
-        raise _Missing(NOT_EXPOSED)
+                name = prefix + source.name
+                found = self._found(name, source)
+                if found is not None:
+                    return found
+        return None
 
-    def _find_family(self, signal_map: SignalMap) -> tuple[str, list[list[Sample]]]:
-        """The first exposed histogram family and its bucket, sum and count series."""
-        for name in signal_map.names:
+    def _found(self, name: str, source: Source) -> Found | None:
+        samples = _where(self._samples.get(name, ()), source.where)
+        if self._map.blank_from is not None:
+            samples = [sample for sample in samples if not sample.value >= self._map.blank_from]
+        if not samples:
+            return None
+        samples = self._once(name, samples)
+        numbers: list[float] = [sample.value for sample in samples]
+        if source.labels:
+            told = [_product(sample, source.labels) for sample in samples]
+            numbers = [number for number in told if number is not None]
+            if len(numbers) < len(samples):
+                return None
+        _, times, per = UNITS[source.unit] if source.unit is not None else _UNITLESS
+        return Found(name, samples, numbers, times, per)
+
+    def family(self, names: Names) -> Family | None:
+        """The first exposed histogram of `names`."""
+        for source in self._current(names):
             for prefix in self._map.prefixes:
-                family = prefix + name
-                parts = [self._once(family, self._samples.get(family + end, [])) for end in _ENDS]
-                if any(parts):
-                    return family, parts
-        raise _Missing(NOT_EXPOSED)
+                family = self._family(prefix + source.name, source)
+                if family is not None:
+                    return family
+        return None
+
+    def _family(self, name: str, source: Source) -> Family | None:
+        series: list[tuple[str, list[Sample]]] = []
+        for end in ENDS[1:]:
+            samples = _where(self._samples.get(name + end, ()), source.where)
+            series.append((name + end, self._once(name, samples) if samples else []))
+        if not series[0][1]:
+            # Some write the buckets without their ending; a bound tells them from a gauge.
+            bare = _where(self._samples.get(name, ()), source.where)
+            series[0] = (name, [sample for sample in bare if "le" in sample.labels])
+        if not any(samples for _, samples in series):
+            return None
+        _, times, per = UNITS[source.unit] if source.unit is not None else _UNITLESS
+        names = tuple(name for name, samples in series if samples)
+        return Family(name, (series[0][1], series[1][1], series[2][1]), names, times, per)
+
+    def info(self, name: str) -> Sequence[Sample]:
+        """The series of one name behind the first prefix that has it."""
+        for prefix in self._map.prefixes:
+            samples = self._samples.get(prefix + name)
+            if samples:
+                return samples
+        return ()
+
+    def _current(self, names: Names) -> Sequence[Source]:
+        """Without the entries whose name means something else in this version."""
+        if not self._version:
+            return names
+        n_of: dict[str, int] = {}
+        for source in names:
+            n_of[source.name] = n_of.get(source.name, 0) + 1
+        return [s for s in names if n_of[s.name] == 1 or s.covers(self._version)]
 
     def _once(self, name: str, samples: list[Sample]) -> list[Sample]:
-        """Each series once: a series exposed twice must not count twice."""
-        if len({id(sample.labels) for sample in samples}) == len(samples):
+        """Each series once: a series exposed twice, or by two ranks, must not count twice."""
+        if len(samples) == 1:
             return samples
-        self.warnings.append(f"{name}: the same series appears more than once, the first counts")
-        # The parser gives equal series one labels object.
-        return list({id(sample.labels): sample for sample in reversed(samples)}.values())[::-1]
+        if len({id(sample.labels) for sample in samples}) < len(samples):
+            self._warn(f"{name}: the same series appears more than once, the first counts")
+            # The parser gives equal series one labels object.
+            samples = list({id(s.labels): s for s in reversed(samples)}.values())[::-1]
+        return self._first_copies(samples) if self._map.copies else samples
 
-    def _group(
-        self, signal_map: SignalMap, samples: Sequence[Sample], source: str
-    ) -> dict[str, list[Sample]]:
-        groups: dict[str, list[Sample]] = {}
-        for sample in samples:
-            parts = [
-                sample.labels.get(label, "")
-                for label in signal_map.by
-                if label in sample.labels or label not in signal_map.optional
-            ]
-            if not all(parts):
-                raise _Missing(f"{source}: a series lacks one of {signal_map.by}", (source,))
-            distinct = [part for i, part in enumerate(parts) if i == 0 or part != parts[i - 1]]
-            key = signal_map.separator.join(distinct)[:MAX_KEY_CHARS]
-            groups.setdefault(key, []).append(sample)
-        if len(groups) > MAX_KEYS:
-            raise _Missing(f"{source}: more than {MAX_KEYS} label combinations", (source,))
-        return groups
-
-    def _by_rank(self, samples: Sequence[Sample], values: Sequence[float]) -> dict[str, float]:
-        label = self._map.rank_label
-        if label is None or not 1 < len(samples) <= MAX_KEYS:
-            return {}
-        out: dict[str, float] = {}
-        for sample, value in zip(samples, values, strict=True):
-            rank = f"{label}={sample.labels.get(label, '')}"
-            out[rank] = out.get(rank, 0.0) + value
-        # Several series of one rank were added up, which is wrong for a mean: no split then.
-        return out if len(out) == len(samples) else {}
-
-    def _weights(self, signal_map: SignalMap, samples: Sequence[Sample]) -> list[float] | None:
-        """Capacity of each rank for a weighted mean; None when not every rank states it."""
-        rank, weight = self._map.rank_label, signal_map.weight
-        if weight is None or rank is None or len(samples) < 2:
-            return None
-        try:
-            _, infos = self._find((weight.name,))
-        except _Missing:
-            return None
-        by_rank = {info.labels.get(rank): _capacity(info, weight.labels) for info in infos}
-        weights = [by_rank.get(sample.labels.get(rank), 0.0) for sample in samples]
-        return weights if all(weights) else None
-
-    def version(self) -> str:
-        """What an info series says, empty when none does."""
-        info = self._map.version_info
-        if info is None:
-            return ""
-        for prefix in self._map.prefixes:
-            for sample in self._samples.get(prefix + info.name, ()):
-                return sample.labels.get(info.label, "")[:MAX_KEY_CHARS]
-        return ""
-
-    def epoch_s(self) -> float:
-        """Start of the process behind the text, 0 when unknown."""
-        starts = [
-            sample.value for name in self._map.start_time for sample in self._samples.get(name, ())
-        ]
-        return max((start for start in starts if 1e9 <= start < 1e10), default=0.0)
+    def _first_copies(self, samples: list[Sample]) -> list[Sample]:
+        """Of series that differ only in the labels `copies`, the lowest rank's."""
+        copies = self._map.copies
+        ranks = {_ranks(sample.labels, copies) for sample in samples}
+        if len(ranks) == 1:
+            return samples
+        kept: dict[frozenset[tuple[str, str]], Sample] = {}
+        for sample in sorted(samples, key=lambda s: _ranks(s.labels, copies)):
+            rest = frozenset(item for item in sample.labels.items() if item[0] not in copies)
+            kept.setdefault(rest, sample)
+        return list(kept.values())
 
 
-_ENDS = ("_bucket", "_sum", "_count")
+def _ranks(labels: Mapping[str, str], copies: Sequence[str]) -> tuple[tuple[int, str], ...]:
+    # By length first, so that rank 10 comes behind rank 9.
+    return tuple((len(labels.get(copy, "")), labels.get(copy, "")) for copy in copies)
 
 
-def _values(source: str, samples: Sequence[Sample], *, ratio: bool = False) -> list[float]:
-    """The samples' values, all of them usable. Raises _Missing: part of a sum is no sum."""
-    values = [sample.value for sample in samples]
-    for value in values:
-        if math.isnan(value):
-            raise _Missing(f"{source} is NaN", (source,))
-        if not 0.0 <= value <= buckets.MAX_VALUE:
-            raise _Missing(f"{source}={value:g} is no measurement", (source,))
-        if ratio and value > 1.0 + _RATIO_SLACK:
-            raise _Missing(f"{source}={value:g} is not in 0..1", (source,))
-    return [min(value, 1.0) for value in values] if ratio else values
+def _where(samples: Sequence[Sample], where: Mapping[str, str]) -> list[Sample]:
+    if not where:
+        return samples if isinstance(samples, list) else list(samples)
+    # A label that is not there is an empty one, as everywhere in this format.
+    return [
+        s for s in samples if all(s.labels.get(key, "") == value for key, value in where.items())
+    ]
 
 
-def _aggregate(how: str, values: Sequence[float], weights: Sequence[float] | None) -> float:
-    if how == "mean":
-        w = weights if weights is not None else [1.0] * len(values)
-        mean = math.fsum(x * y for x, y in zip(values, w, strict=True)) / math.fsum(w)
-        return min(mean, max(values))
-    if how == "sum":
-        return math.fsum(values)
-    return max(values) if how == "max" else min(values)
+def number_of(text: str | None) -> float | None:
+    """A positive number in a label, None where there is none."""
+    try:
+        number = float(text or "")
+    except ValueError:
+        return None
+    return number if 0.0 < number < math.inf else None
 
 
-def _capacity(info: Sample, labels: Sequence[str]) -> float:
+def _product(sample: Sample, labels: Sequence[str]) -> float | None:
+    product = 1.0
     for label in labels:
-        try:
-            capacity = float(info.labels.get(label, ""))
-        except ValueError:
-            continue
-        if 0.0 < capacity < math.inf:
-            return capacity
-    return 0.0
-
-
-def _take(parts: dict[str, float], names: Sequence[str], amount: float) -> None:
-    """Take `amount` requests out of the named parts, in their order, as far as they go."""
-    for name in names:
-        taken = min(parts.get(name, 0.0), amount)
-        if taken:
-            parts[name] -= taken
-            amount -= taken
-
-
-def _by_stage(queue: Signal) -> Signal:
-    """The same queue as a labelled signal, missing when no stage is exposed."""
-    if queue.state == "missing" or not queue.by:
-        reason = queue.reason or NOT_EXPOSED
-        return replace(queue, state="missing", value=None, by={}, labelled=True, reason=reason)
-    return replace(queue, labelled=True)
+        factor = number_of(sample.labels.get(label))
+        if factor is None:
+            return None
+        product *= factor
+    return product

@@ -8,6 +8,8 @@ from typing import Any
 
 from telemetry.wire import Histogram
 
+NOT_EXPOSED = "not exposed"
+
 
 @dataclass(frozen=True)
 class Signal:
@@ -32,6 +34,11 @@ class Signal:
     groups: Mapping[str, Histogram] = field(default_factory=dict)
     source: tuple[str, ...] = ()
     reason: str | None = None
+
+    @property
+    def exposed(self) -> bool:
+        """Whether there are series of it at all, usable or not."""
+        return self.state != "missing" or bool(self.source)
 
     def on_wire(self) -> float | dict[str, float] | Histogram | dict[str, Histogram] | None:
         """What a batch carries of it; None when it is missing."""
@@ -58,3 +65,10 @@ class Signal:
         if self.reason is not None:
             out["reason"] = self.reason
         return out
+
+
+def missing(
+    kind: str, unit: str, reason: str, *, source: tuple[str, ...] = (), labelled: bool = False
+) -> Signal:
+    """A signal without a value, and why."""
+    return Signal(kind, unit, "missing", source=source, reason=reason, labelled=labelled)

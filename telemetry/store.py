@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any, Final
 
 import numpy as np
@@ -23,6 +23,7 @@ Sample = wire.InstanceSample | wire.LinkSample | wire.RouterSample
 
 FUTURE_S: Final = 300.0
 """How far ahead of our clock a reading may be stamped; ingest refuses what is beyond."""
+
 
 class QueryError(ValueError):
     """A question the store cannot answer; names the field and the value."""
@@ -147,8 +148,6 @@ def layouts_since(since_s: float) -> dict[int, layouts.Layout]:
     return {layout_id: _seen_layouts[layout_id] for layout_id in ids if layout_id in _seen_layouts}
 
 
-
-
 @dataclass(frozen=True)
 class Places:
     """Where the sources of one kind and prefix stand in the layouts that reported lately."""
@@ -216,9 +215,7 @@ def _keep_newest(newest: dict[str, Reading], readings: Iterator[Reading]) -> Non
             newest[reading.path] = reading
 
 
-def _newest_landed(
-    known: Places, since_s: float, until_s: float
-) -> Iterator[tuple[int, _Landed]]:
+def _newest_landed(known: Places, since_s: float, until_s: float) -> Iterator[tuple[int, _Landed]]:
     for layout_id, received_s, body in _rows(
         """
         SELECT wanted.id, extract(epoch FROM newest.received_at)::float8, newest.body
@@ -270,9 +267,7 @@ _CHUNK: Final = """
 """
 
 
-def _chunks_of(
-    known: Places, since_s: float, until_s: float
-) -> Iterator[tuple[int, chunks.Chunk]]:
+def _chunks_of(known: Places, since_s: float, until_s: float) -> Iterator[tuple[int, chunks.Chunk]]:
     """The chunks that reach into a window and that hold what is not in the landing zone."""
     [(floor_s,)] = _rows("SELECT extract(epoch FROM floor)::float8 FROM telemetry_compaction")
     if since_s - FUTURE_S >= floor_s:
@@ -329,9 +324,7 @@ def _chunk(known: Places, row: tuple[Any, ...]) -> tuple[int, chunks.Chunk]:
     )
 
 
-def _last_of_bins(
-    chunk: chunks.Chunk, since_s: float, until_s: float, bin_s: float
-) -> list[int]:
+def _last_of_bins(chunk: chunks.Chunk, since_s: float, until_s: float, bin_s: float) -> list[int]:
     """The last batch of each bin in (since_s, until_s], by the same rule as in the landing zone."""
     at_s = chunks.times(chunk).max(axis=1)
     inside = np.flatnonzero((at_s > since_s) & (at_s <= until_s + layouts.MOMENT_S))

@@ -140,6 +140,13 @@ class TokenCache:
         self._known: dict[bytes, tuple[Grant | None, float]] = {}
         self._asking: dict[bytes, asyncio.Task[Grant | None]] = {}
 
+    def known(self, secret: str, *, now_s: float) -> Grant | None:
+        """What `secret` allows, where this process knows it without asking."""
+        grant, until_s = self._known.get(_digest(secret), (None, 0.0))
+        if grant is None or now_s >= until_s:
+            return None
+        return None if grant.expires_at_s is not None and now_s >= grant.expires_at_s else grant
+
     async def grant(self, secret: str, *, now_s: float) -> Grant | None:
         """What `secret` allows at `now_s`, or None. Raises what `fetch` raises."""
         digest = _digest(secret)
@@ -163,6 +170,11 @@ class TokenCache:
             self._known.clear()
         self._known[digest] = (grant, now_s + (GRANT_TTL_S if grant else _UNKNOWN_TTL_S))
         return grant
+
+
+def prefix_of(secret: str) -> str:
+    """The part of a secret by which people recognise it."""
+    return secret.split("_", 2)[1] if secret.count("_") >= 2 else ""
 
 
 def _digest(secret: str) -> bytes:

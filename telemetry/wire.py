@@ -7,12 +7,14 @@ pass, and a signal that is absent was *not measured*: absent and zero are differ
 
 from __future__ import annotations
 
-import math
-import re
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Sequence
+from operator import attrgetter, lt
+from typing import Annotated, Any, Literal, get_args
 
 import msgspec
+
+from telemetry import refusals
+from telemetry.refusals import WireError as WireError
 
 WIRE_VERSION = 1
 MAX_ITEMS_PER_BATCH = 4096
@@ -25,25 +27,23 @@ MAX_KEY_CHARS = 200
 MAX_NUMBER = 1e300
 """Beyond it sums of readings would not stay finite."""
 
-_LONGEST = {
-    "agent": 200,
-    "id": 300,
-    "role": 10,
-    "engine": 60,
-    "engine_version": 60,
-    "group": 200,
-    "kind": 60,
-    "measured_layer": 60,
-}
-_LONGEST_ERROR = 2000
 
-
-class WireError(ValueError):
-    """A batch that cannot be accepted. `field` is a dotted path, `value` what stood there."""
-
-    def __init__(self, error: str, *, field: str, value: Any = None) -> None:
-        super().__init__(f"{error} (at {field or 'batch'})")
-        self.error, self.field, self.value = error, field, value
+Number = Annotated[float, msgspec.Meta(ge=0.0, le=MAX_NUMBER)]
+Ratio = Annotated[float, msgspec.Meta(ge=0.0, le=1.0)]
+# 2001-09-09 .. 2286: outside it the sender used another unit (milliseconds, most often).
+EpochSeconds = Annotated[float, msgspec.Meta(ge=1e9, lt=1e10)]
+Start = Annotated[float, msgspec.Meta(ge=0.0, lt=1e10)]
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+Key = Annotated[str, msgspec.Meta(max_length=MAX_KEY_CHARS)]
+Labelled = Annotated[dict[Key, Number], msgspec.Meta(max_length=MAX_KEYS)]
+Id = Annotated[str, msgspec.Meta(min_length=1, max_length=300)]
+Name = Annotated[str, msgspec.Meta(max_length=60)]
+Group = Annotated[str, msgspec.Meta(max_length=200)]
+ErrorText = Annotated[str, msgspec.Meta(max_length=2000, pattern=r"\A[^\x00]*\Z")]
+Role = Literal["prefill", "decode", "both"]
+State = Literal["ok", "failed", "down", "slow"]
+InstanceState = Literal["ok", "failed", "down", "slow", "gone"]
+"""Only instances leave: a link or a router that is read no more is silent."""
 
 
 class Histogram(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
@@ -53,13 +53,16 @@ class Histogram(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     last entry counting observations above the last edge. `sum` is in the signal's unit.
     """
 
-    edges: list[float]
-    counts: list[float]
-    sum: float
+    edges: Annotated[list[Number], msgspec.Meta(max_length=MAX_EDGES)]
+    counts: list[Number]
+    sum: Number
 
     @property
     def count(self) -> float:
         return sum(self.counts)
+
+
+Histograms = Annotated[dict[Key, Histogram], msgspec.Meta(max_length=MAX_KEYS)]
 
 
 class InstanceSignals(
@@ -67,31 +70,31 @@ class InstanceSignals(
 ):
     """Canonical signals of one engine instance (docs/contracts.md, Telemetry batch)."""
 
-    requests_running: float | None = None
-    requests_waiting: float | None = None
-    requests_waiting_by_stage: dict[str, float] | None = None
-    requests_swapped: float | None = None
-    kv_cache_usage_ratio: float | None = None
-    kv_capacity_tokens: float | None = None
-    host_cache_usage_ratio: float | None = None
-    prompt_tokens_total: float | None = None
-    generation_tokens_total: float | None = None
-    prompt_tokens_per_s: float | None = None
-    generation_tokens_per_s: float | None = None
-    requests_finished_total: float | None = None
-    requests_failed_total: float | None = None
-    prefix_cache_hits_total: float | None = None
-    prefix_cache_queries_total: float | None = None
-    prefix_cache_hit_ratio: float | None = None
-    external_cache_hit_ratio: float | None = None
-    kv_transfer_bytes_total: float | None = None
-    kv_transfer_failures_total: float | None = None
-    preemptions_total: float | None = None
-    prompt_tokens_by_source_total: dict[str, float] | None = None
-    gpu_utilization_ratio: float | None = None
-    gpu_memory_usage_ratio: float | None = None
-    gpu_power_w: float | None = None
-    gpu_temperature_celsius: float | None = None
+    requests_running: Number | None = None
+    requests_waiting: Number | None = None
+    requests_waiting_by_stage: Labelled | None = None
+    requests_swapped: Number | None = None
+    kv_cache_usage_ratio: Ratio | None = None
+    kv_capacity_tokens: Number | None = None
+    host_cache_usage_ratio: Ratio | None = None
+    prompt_tokens_total: Number | None = None
+    generation_tokens_total: Number | None = None
+    prompt_tokens_per_s: Number | None = None
+    generation_tokens_per_s: Number | None = None
+    requests_finished_total: Number | None = None
+    requests_failed_total: Number | None = None
+    prefix_cache_hits_total: Number | None = None
+    prefix_cache_queries_total: Number | None = None
+    prefix_cache_hit_ratio: Ratio | None = None
+    external_cache_hit_ratio: Ratio | None = None
+    kv_transfer_bytes_total: Number | None = None
+    kv_transfer_failures_total: Number | None = None
+    preemptions_total: Number | None = None
+    prompt_tokens_by_source_total: Labelled | None = None
+    gpu_utilization_ratio: Ratio | None = None
+    gpu_memory_usage_ratio: Ratio | None = None
+    gpu_power_w: Number | None = None
+    gpu_temperature_celsius: Number | None = None
     ttft_seconds: Histogram | None = None
     e2e_seconds: Histogram | None = None
     inter_token_seconds: Histogram | None = None
@@ -104,19 +107,33 @@ class InstanceSignals(
 class LinkSignals(
     msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, frozen=True, kw_only=True
 ):
-    """Counters of one directed link, read at one layer on its sending side."""
+    """Counters of one directed link, read at one layer on its sending side (docs/links.md).
 
-    tx_bytes_total: float | None = None
-    rx_bytes_total: float | None = None
-    tx_gbps: float | None = None
-    rx_gbps: float | None = None
-    segments_sent_total: float | None = None
-    segments_retransmitted_total: float | None = None
-    retransmit_ratio: float | None = None
-    rtt_s: float | None = None
-    connections: float | None = None
-    capacity_gbps: float | None = None
-    congestion_control: str | None = None
+    `rtt_s` and what follows `congestion_control` are of the connections of one peer, where the
+    source sees those. `path_state` is `whole`, `degraded` (a member of the path is down or of
+    unknown speed) or `down`.
+    """
+
+    tx_bytes_total: Number | None = None
+    rx_bytes_total: Number | None = None
+    tx_gbps: Number | None = None
+    rx_gbps: Number | None = None
+    segments_sent_total: Number | None = None
+    segments_retransmitted_total: Number | None = None
+    retransmit_ratio: Ratio | None = None
+    rtt_s: Number | None = None
+    connections: Number | None = None
+    capacity_gbps: Number | None = None
+    congestion_control: Name | None = None
+    min_rtt_s: Number | None = None
+    congestion_window_bytes: Number | None = None
+    delivery_gbps: Number | None = None
+    tx_acked_bytes_total: Number | None = None
+    tx_retransmitted_bytes_total: Number | None = None
+    retransmit_timeouts_total: Number | None = None
+    path_state: Name | None = None
+    n_members: Number | None = None
+    n_members_up: Number | None = None
 
 
 class RouterSignals(
@@ -128,36 +145,45 @@ class RouterSignals(
     histogram of `l_total - l_side` for *both* sides of every request, keyed `"side|source"` with
     source `tokenised`, `usage` or `estimated`; the optimiser reads the first two only. As side
     `judged` it holds what the rule compared with t. `movable_tokens_total` are prompt tokens that
-    only a remote side's cache held.
+    only a remote side's cache held. A router of another make knows no sides: its keys begin with
+    `all`, and `prompt_tokens` holds the lengths of its prompts, not what was left to compute.
     """
 
-    requests_total: dict[str, float] | None = None
-    requests_per_s: float | None = None
-    refused_total: float | None = None
-    errors_total: dict[str, float] | None = None
-    uncached_tokens: dict[str, Histogram] | None = None
-    prompt_tokens_total: float | None = None
-    cached_tokens_total: dict[str, float] | None = None
-    movable_tokens_total: float | None = None
-    ttft_seconds: dict[str, Histogram] | None = None
-    in_flight: dict[str, float] | None = None
-    upstream_up: dict[str, float] | None = None
+    requests_total: Labelled | None = None
+    requests_per_s: Number | None = None
+    refused_total: Number | None = None
+    errors_total: Labelled | None = None
+    uncached_tokens: Histograms | None = None
+    prompt_tokens_total: Number | None = None
+    cached_tokens_total: Labelled | None = None
+    movable_tokens_total: Number | None = None
+    ttft_seconds: Histograms | None = None
+    in_flight: Labelled | None = None
+    upstream_up: Labelled | None = None
+    requests_waiting: Number | None = None
+    e2e_seconds: Histograms | None = None
+    prompt_tokens: Histograms | None = None
 
 
 class InstanceSample(
     msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, frozen=True, kw_only=True
 ):
-    """One reading of one engine. `state` is `failed` when the scrape itself failed (R-01)."""
+    """One reading of one engine; without state `ok` the reading itself went wrong (R-01).
 
-    id: str
-    role: str
-    engine: str
-    engine_version: str = ""
-    epoch_s: float = 0.0
-    at_s: float
-    group: str | None = None
-    state: str = "ok"
-    error: str | None = None
+    `failed`: an HTTP error, or a text that cannot be read. `down`: nobody answers there. `slow`: no
+    answer in time, which is weak evidence of *busy* and none of idle. `gone`: the last sample of an
+    instance that left the agent's configuration or discovery; its history stays.
+    """
+
+    id: Id
+    role: Role
+    engine: Name
+    engine_version: Name = ""
+    epoch_s: Start = 0.0
+    at_s: EpochSeconds
+    group: Group | None = None
+    state: InstanceState = "ok"
+    error: ErrorText | None = None
     signals: InstanceSignals = msgspec.field(default_factory=InstanceSignals)
 
 
@@ -166,11 +192,11 @@ class LinkSample(
 ):
     """One reading of one directed link, id `"A->B"` by cluster names."""
 
-    id: str
-    at_s: float
-    measured_layer: str
-    state: str = "ok"
-    error: str | None = None
+    id: Id
+    at_s: EpochSeconds
+    measured_layer: Name
+    state: State = "ok"
+    error: ErrorText | None = None
     signals: LinkSignals = msgspec.field(default_factory=LinkSignals)
 
 
@@ -179,14 +205,14 @@ class RouterSample(
 ):
     """One reading of one router. Plan fields are null until it ever ran a plan."""
 
-    id: str
-    kind: str
-    at_s: float
-    epoch_s: float = 0.0
-    plan_epoch: int | None = None
-    plan_version: int | None = None
-    state: str = "ok"
-    error: str | None = None
+    id: Id
+    kind: Name
+    at_s: EpochSeconds
+    epoch_s: Start = 0.0
+    plan_epoch: Count | None = None
+    plan_version: Count | None = None
+    state: State = "ok"
+    error: ErrorText | None = None
     signals: RouterSignals = msgspec.field(default_factory=RouterSignals)
 
 
@@ -247,10 +273,10 @@ class Batch(
     """
 
     v: int
-    agent: str
-    boot: int
-    seq: int
-    sent_at_s: float
+    agent: Annotated[str, msgspec.Meta(min_length=1, max_length=200)]
+    boot: Count
+    seq: Count
+    sent_at_s: EpochSeconds
     instances: list[InstanceSample] = msgspec.field(default_factory=list)
     links: list[LinkSample] = msgspec.field(default_factory=list)
     routers: list[RouterSample] = msgspec.field(default_factory=list)
@@ -266,6 +292,14 @@ class Ack(msgspec.Struct, frozen=True):
 _msgpack_decoder = msgspec.msgpack.Decoder(Batch)
 _json_decoder = msgspec.json.Decoder(Batch)
 _encoder = msgspec.msgpack.Encoder()
+Sample = InstanceSample | LinkSample | RouterSample
+_sample_decoders: dict[type, msgspec.msgpack.Decoder[Any]] = {
+    kind: msgspec.msgpack.Decoder(kind) for kind in (InstanceSample, LinkSample, RouterSample)
+}
+_CHOICES = {
+    "role": get_args(Role),
+    "state": get_args(State),
+}
 
 
 def encode(batch: Batch) -> bytes:
@@ -282,86 +316,84 @@ def decode(body: bytes, content_type: str = "application/msgpack") -> Batch:
     try:
         batch = (_json_decoder if is_json else _msgpack_decoder).decode(body)
     except msgspec.ValidationError as exc:
-        message, _, path = str(exc).partition(" - at `$")
-        field = path.rstrip("`").lstrip(".")
-        if named := _NAMED_FIELD.search(message):
-            field = f"{field}.{named[1]}".lstrip(".")
-        raise WireError(message, field=field, value=_stood_at(field, body, is_json)) from None
+        raise refusals.of(exc, _document(body, is_json), choices=_CHOICES) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
         raise WireError(f"the body is not valid: {exc}", field="") from None
     check(batch)
     return batch
 
 
-_NAMED_FIELD = re.compile(r"(?:unknown|required) field `(.*)`", re.DOTALL)
-_STEP = re.compile(r"\[(\d+)\]|([^.\[\]]+)")
-
-
-def _stood_at(field: str, body: bytes, is_json: bool) -> Any:
-    """What a refused body has at `field`; None where it cannot be told."""
+def _document(body: bytes, is_json: bool) -> Any:
+    """A refused body as plain values; None where it breaks off further on."""
     try:
-        found = msgspec.json.decode(body) if is_json else msgspec.msgpack.decode(body)
-        for index, name in _STEP.findall(field):
-            found = found[int(index)] if index else found[name]
-    except (msgspec.MsgspecError, UnicodeError, RecursionError, LookupError, TypeError):
+        return msgspec.json.decode(body) if is_json else msgspec.msgpack.decode(body)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
         return None
-    if found is None or isinstance(found, str | bool | int | float):
-        return found
-    return "{…}" if isinstance(found, dict) else "[…]" if isinstance(found, list) else None
 
 
 def check(batch: Batch) -> None:
-    """Everything the types cannot say. Raises WireError."""
+    """Everything the types cannot say of a batch that was decoded. Raises WireError."""
     if batch.v != WIRE_VERSION:
         raise WireError(
             f"unknown version, this console speaks {WIRE_VERSION}", field="v", value=batch.v
         )
-    if not batch.agent:
-        raise WireError("must not be empty", field="agent", value=batch.agent)
-    _check_text(batch, "agent")
-    for name in ("boot", "seq"):
-        number = getattr(batch, name)
-        if not 0 <= number < 2**63:
-            raise WireError("must be in 0..2^63-1", field=name, value=number)
-    _check_time(batch.sent_at_s, "sent_at_s")
-    for kind, samples in (
+    _check_printable(batch.agent, "agent")
+    kinds: tuple[tuple[str, Sequence[Sample]], ...] = (
         ("instances", batch.instances),
         ("links", batch.links),
         ("routers", batch.routers),
-    ):
+    )
+    for kind, samples in kinds:
         for i, sample in enumerate(samples):
-            check_sample(sample, f"{kind}[{i}]")
+            facts = _facts[type(sample)](sample)
+            # An agent sends the same names every second, and a path costs more to write than a
+            # reading to check.
+            if facts not in _known:
+                _check_names(sample, f"{kind}[{i}]")
+                if len(_known) >= _MAX_KNOWN:
+                    _known.clear()
+                _known.add(facts)
+            for value in _shaped[type(sample)](sample.signals):
+                if value is not None and not _is_shaped(value):
+                    _check_shapes(sample.signals, f"{kind}[{i}].signals")
 
 
-_ROLES = ("prefill", "decode", "both")
-_STATES = ("ok", "failed")
+def check_sample(sample: Sample, path: str) -> None:
+    """One entry that was made here, by all the rules; `path` is what errors call it.
+
+    Raises WireError.
+    """
+    if isinstance(sample, RouterSample):
+        for name in ("plan_epoch", "plan_version"):
+            number = getattr(sample, name)
+            # msgpack has no word for larger ones, so they would not even be encoded.
+            if number is not None and not 0 <= number < 2**63:
+                raise WireError("must be in 0..2^63-1", field=f"{path}.{name}", value=number)
+    encoded = _encoder.encode(sample)
+    try:
+        _sample_decoders[type(sample)].decode(encoded)
+    except msgspec.ValidationError as exc:
+        found = refusals.of(exc, msgspec.msgpack.decode(encoded), choices=_CHOICES)
+        field = f"{path}.{found.field}".strip(".")
+        raise WireError(found.error, field=field, value=found.value) from None
+    _check_names(sample, path)
+    _check_shapes(sample.signals, f"{path}.signals")
 
 
-def check_sample(sample: Any, path: str) -> None:
-    """One entry of a batch; `path` is what errors call it. Raises WireError."""
-    _check_text(sample, path)
-    _check_id(sample, path)
-    if isinstance(sample, InstanceSample) and sample.role not in _ROLES:
-        raise WireError(
-            f"must be one of {', '.join(_ROLES)}", field=f"{path}.role", value=sample.role
-        )
-    if sample.state not in _STATES:
-        raise WireError(
-            f"must be one of {', '.join(_STATES)}", field=f"{path}.state", value=sample.state
-        )
-    _check_process(sample, path)
-    for field, value in _numbers(sample.signals, f"{path}.signals"):
-        if not abs(value) <= MAX_NUMBER:
-            raise WireError("must be finite", field=field, value=_plain(value))
-        if field.endswith("_ratio") and not 0.0 <= value <= 1.0:
-            raise WireError("a ratio is in 0..1", field=field, value=value)
-        if value < 0.0:
-            raise WireError("must not be negative", field=field, value=value)
+_FACTS: dict[type, tuple[str, ...]] = {
+    InstanceSample: ("id", "role", "engine", "engine_version", "group"),
+    LinkSample: ("id", "measured_layer"),
+    RouterSample: ("id", "kind"),
+}
+_facts = {kind: attrgetter(*names) for kind, names in _FACTS.items()}
+_MAX_KNOWN = 100_000
+_known: set[tuple[Any, ...]] = set()
+"""Names that passed."""
 
 
-def _check_id(sample: Any, path: str) -> None:
-    if not sample.id:
-        raise WireError("must not be empty", field=f"{path}.id", value=sample.id)
+def _check_names(sample: Sample, path: str) -> None:
+    for name in _FACTS[type(sample)]:
+        _check_printable(getattr(sample, name) or "", f"{path}.{name}")
     if isinstance(sample, LinkSample):
         ends = sample.id.split("->")
         if len(ends) != 2 or not all(ends):
@@ -370,94 +402,54 @@ def _check_id(sample: Any, path: str) -> None:
         raise WireError("an id is FLEET/CLUSTER/NAME", field=f"{path}.id", value=sample.id)
 
 
-def _check_process(sample: Any, path: str) -> None:
-    """When it was read, since when its process lives, what plan it says it runs."""
-    _check_time(sample.at_s, f"{path}.at_s")
-    if not isinstance(sample, LinkSample) and not 0.0 <= sample.epoch_s < 1e10:
-        raise WireError(
-            "must be epoch seconds, or 0", field=f"{path}.epoch_s", value=_plain(sample.epoch_s)
+def _check_printable(text: str, field: str) -> None:
+    if not text.isprintable():
+        # They stand in log lines, pages and tables, where these would pass for something else.
+        raise WireError("must not contain control characters", field=field, value=text)
+
+
+# Signals with more to check than their numbers: texts and histograms, labelled or not.
+_shaped = {
+    sample: attrgetter(
+        *(
+            field.name
+            for field in msgspec.structs.fields(signals)
+            if "Histogram" in str(field.type) or field.type == Name | None
         )
-    if isinstance(sample, RouterSample):
-        for name in ("plan_epoch", "plan_version"):
-            number = getattr(sample, name)
-            if number is not None and not 0 <= number < 2**63:
-                raise WireError("must be in 0..2^63-1", field=f"{path}.{name}", value=number)
+    )
+    for sample, signals in (
+        (InstanceSample, InstanceSignals),
+        (LinkSample, LinkSignals),
+        (RouterSample, RouterSignals),
+    )
+}
 
 
-def _check_text(owner: Any, path: str) -> None:
-    for name, longest in _LONGEST.items():
-        text = getattr(owner, name, None)
-        if not text:
-            continue
-        field = path if name == path else f"{path}.{name}"
-        if len(text) > longest:
-            raise WireError(f"at most {longest} characters", field=field, value=text)
-        if not text.isprintable():
-            # They stand in log lines, pages and tables, where these would pass for something else.
-            raise WireError("must not contain control characters", field=field, value=text)
-    error = getattr(owner, "error", None)
-    if error is not None and (len(error) > _LONGEST_ERROR or "\0" in error):
-        raise WireError(
-            f"at most {_LONGEST_ERROR} characters, none of them zero",
-            field=f"{path}.error",
-            value=error,
-        )
+def _is_shaped(value: Any) -> bool:
+    """Whether nothing is wrong with it; `_check_shapes` then names what is."""
+    if isinstance(value, Histogram):
+        edges = value.edges
+        return len(value.counts) == len(edges) + 1 and all(map(lt, edges, edges[1:]))
+    if isinstance(value, str):
+        return value.isprintable()
+    return all(map(_is_shaped, value.values()))
 
 
-def _plain(number: float) -> float | str:
-    # JSON has no word for the others.
-    return number if math.isfinite(number) else str(number)
-
-
-def _check_time(at_s: float, field: str) -> None:
-    # 2001-09-09 .. 2286: outside it the sender used another unit (milliseconds, most often).
-    if not 1e9 <= at_s < 1e10:
-        raise WireError("must be epoch seconds", field=field, value=str(at_s))
-
-
-def _numbers(signals: Any, path: str) -> Iterator[tuple[str, float]]:
-    """Every number of a signals struct with its dotted path; checks histogram shapes on the way."""
+def _check_shapes(signals: Any, path: str) -> None:
     for name in signals.__struct_fields__:
         value = getattr(signals, name)
-        if value is None:
-            continue
         if isinstance(value, str):
-            if len(value) > _LONGEST["kind"] or not value.isprintable():
-                raise WireError(
-                    f"at most {_LONGEST['kind']} characters", field=f"{path}.{name}", value=value
-                )
-        elif isinstance(value, dict):
-            if len(value) > MAX_KEYS:
-                raise WireError(
-                    f"at most {MAX_KEYS} entries", field=f"{path}.{name}", value=len(value)
-                )
-            longest = max(value, key=len, default="")
-            if len(longest) > MAX_KEY_CHARS:
-                raise WireError(
-                    f"a key has at most {MAX_KEY_CHARS} characters",
-                    field=f"{path}.{name}",
-                    value=longest,
-                )
-            for key, inner in value.items():
-                yield from _number(inner, f"{path}.{name}.{key}")
-        else:
-            yield from _number(value, f"{path}.{name}")
+            _check_printable(value, f"{path}.{name}")
+        for key, inner in value.items() if isinstance(value, dict) else [("", value)]:
+            if isinstance(inner, Histogram):
+                _check_histogram(inner, f"{path}.{name}.{key}".rstrip("."))
 
 
-def _number(value: float | Histogram, path: str) -> Iterator[tuple[str, float]]:
-    if not isinstance(value, Histogram):
-        yield path, value
-        return
-    if len(value.edges) > MAX_EDGES:
-        raise WireError(f"at most {MAX_EDGES} edges", field=f"{path}.edges", value=len(value.edges))
-    if len(value.counts) != len(value.edges) + 1:
+def _check_histogram(histogram: Histogram, path: str) -> None:
+    edges, counts = histogram.edges, histogram.counts
+    if len(counts) != len(edges) + 1:
         raise WireError(
-            "counts must be one longer than edges", field=f"{path}.counts", value=len(value.counts)
+            "counts must be one longer than edges", field=f"{path}.counts", value=len(counts)
         )
-    if any(b <= a for a, b in zip(value.edges, value.edges[1:], strict=False)):
-        raise WireError("edges must ascend", field=f"{path}.edges", value=value.edges[:8])
-    for i, edge in enumerate(value.edges):
-        yield f"{path}.edges[{i}]", edge
-    for i, count in enumerate(value.counts):
-        yield f"{path}.counts[{i}]", count
-    yield f"{path}.sum", value.sum
+    if not all(map(lt, edges, edges[1:])):
+        raise WireError("edges must ascend", field=f"{path}.edges", value=edges[:8])

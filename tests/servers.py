@@ -112,7 +112,8 @@ def start(log: Path, *, app: str = "console.asgi:application", port: int = 0, **
             port = probe.getsockname()[1]
     command = (
         *(sys.executable, "-m", "uvicorn", app, "--host", "127.0.0.1", "--port", str(port)),
-        *("--lifespan", "on", "--ws-per-message-deflate", "false", "--log-level", "warning"),
+        *("--lifespan", "on", "--http", "console.front:Front"),
+        *("--ws-per-message-deflate", "false", "--log-level", "warning"),
         *("--timeout-graceful-shutdown", "5"),
     )
     defaults = {

@@ -21,6 +21,7 @@ AGENT_MODULES = (
     "wire", "exposition", "canonical", "counters", "buckets", "engine_maps", "series", "signals",
     "strict_toml",
 )  # fmt: skip
+PULL_MODULES = ("history", "intake", "mapping", "points", "promql", "pull", "reporting", "snapshot")
 LAB = "the lab must be an independent witness of what the core predicts"
 TWIN = "the twin is pure, and no copy of what it is compared with"
 BASE = "it installs from the base package, without Django"
@@ -34,6 +35,7 @@ FORBIDDEN: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ("routing/lab", DJANGO_WORLD, BASE),
     ("telemetry/agent", DJANGO_WORLD, BASE),
     *((f"telemetry/{name}.py", DJANGO_WORLD, BASE) for name in AGENT_MODULES),
+    *((f"telemetry/doors/{name}.py", DJANGO_WORLD, BASE) for name in PULL_MODULES),
     ("telemetry", ("routing", "console"), "telemetry knows nothing of what it is used for"),
     ("routing", ("console",), "nobody imports the console"),
 )

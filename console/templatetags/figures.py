@@ -56,6 +56,12 @@ def words(name: str) -> str:
 
 
 @register.filter
+def kind_word(kind: str) -> str:
+    """A kind of source as people call it."""
+    return "gate" if kind == "router" else kind
+
+
+@register.filter
 def arrow(link: str) -> str:
     """A link's id, `A->B`, as people read it."""
     return link.replace("->", " → ")

@@ -59,9 +59,9 @@ class PrefixCache:
     """Blocks of prompts with the time from which each is there.
 
     `capacity_blocks` None: unbounded. With `exact_state` a prefix is usable up to the deepest
-    linear state on it; without, the model has no such layers and all of it is. Prompts are lists,
-    tuples or ranges of ids from 0 on that nobody changes: the cache keeps slices of them, in all
-    as long as it has blocks.
+    linear state on it; without, the model has no such layers and all of it is. Prompts are
+    sequences of ids from 0 on that nobody changes: the cache keeps slices of them, in all as long
+    as it has blocks.
     """
 
     def __init__(self, *, capacity_blocks: int | None, exact_state: bool) -> None:

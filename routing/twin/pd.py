@@ -131,6 +131,8 @@ class PdCluster:
         """Whether lengths alone decide: no band, no limit, no prefix that moves."""
         if low < high and self.decode.begun is None:
             self.decode.begun = []
+        self.listens = self.decode.begun is not None
+        """Whether the gate goes by what it hears of its own requests, so that each counts."""
         self.look()
 
     def _weighted(self) -> list[str]:
@@ -143,11 +145,6 @@ class PdCluster:
         wants_local = self.plan.mode != "always_remote"
         up = self._local_up if wants_local else bool(self._admissible)
         self.simple = self._plain and up
-
-    @property
-    def listens(self) -> bool:
-        """Whether the gate goes by what it hears of its own requests, so that each counts."""
-        return self.decode.begun is not None
 
     @property
     def steps(self) -> bool:
@@ -207,17 +204,15 @@ class PdCluster:
 
     def place(self, row: Row, blocks: Blocks) -> bool:
         """Routes one request by the rule, gives it to an instance there, and to the link; False
-        where no instance is left to take it: it is `stranded` until one comes."""
+        where no instance is left to take it: it is `stranded` there until one comes."""
         gate = self._gates[self._next_gate]
         self._next_gate = (self._next_gate + 1) % len(self._gates)
         remote, moved_tokens = self._route(row, blocks, gate)
         pool = self.pool if remote is None else remote.pool
-        if pool.is_empty:
-            pool.stranded.append(row)
-            return False
         name = "" if remote is None else remote.name
         claimed = pool.held_tokens(row, blocks) if pool.spreads_prefixes else 0
-        pool.take_one(row, blocks, moved_tokens=moved_tokens)
+        if not pool.take_one(row, blocks, moved_tokens=moved_tokens):
+            return False
         if claimed:
             found, size = min(claimed, row[PROMPT] - row[COMPUTED]), pool.block_tokens
             gate.credit(name).claimed(claimed / size, confirmed=found / size)

@@ -63,11 +63,6 @@ class PrefillPool:
         """Whether a prompt may be given to an instance that does not hold what another one does."""
         return self._own_caches
 
-    @property
-    def is_empty(self) -> bool:
-        """Whether nobody takes requests."""
-        return not self._free_s or min(self._free_s) == math.inf
-
     def take(self, rows: Sequence[Row], service_s: Sequence[float]) -> None:
         """Gives rows, in order of GIVEN, to their instances; fills START and END of each."""
         free_s, starts, kept = self._free_s, self._starts, self._rows
@@ -85,13 +80,20 @@ class PrefillPool:
                 kept[i].append(row)
         self._given_s += sum(service_s)
 
-    def take_one(self, row: Row, blocks: Blocks, *, moved_tokens: int = 0) -> None:
+    def take_one(self, row: Row, blocks: Blocks, *, moved_tokens: int = 0) -> bool:
         """As `take` for one row of which a prefix may be cached here, or was brought here; fills
-        COMPUTED too."""
+        COMPUTED too. False where nobody takes requests: the row is `stranded`."""
+        free_s = self._free_s
+        start_s = min(free_s) if free_s else math.inf
+        if start_s == math.inf:
+            self.stranded.append(row)
+            return False
         given_s, prompt, size = row[GIVEN], row[PROMPT], self.block_tokens
         most = (prompt - 1) // size  # the last token is computed, its logits start the answer
-        i = self._soonest(prompt, blocks, given_s, most)
-        start_s = self._free_s[i]
+        i = free_s.index(start_s)
+        if self._own_caches and blocks:
+            i = self._soonest(prompt, blocks, given_s, most)
+            start_s = free_s[i]
         if start_s > given_s:
             self._starts.append(start_s)
         else:
@@ -106,22 +108,20 @@ class PrefillPool:
         row[COMPUTED] = prompt - cached
         seconds = self.service.seconds(prompt - cached, cached)
         row[START] = start_s
-        end_s = row[END] = self._free_s[i] = start_s + seconds
+        end_s = row[END] = free_s[i] = start_s + seconds
         self._given_s += seconds
         if cache is not None:
             cache.insert(blocks, ready_s=end_s)
         if self._rows is not None:
             self._rows[i].append(row)
+        return True
 
     def _soonest(self, prompt: int, blocks: Blocks, given_s: float, most: int) -> int:
-        """The instance that would finish it first, as its cache is now."""
-        free_s = self._free_s
-        if not self._own_caches or not blocks:
-            return free_s.index(min(free_s))
+        """The instance that would finish it first, each with a cache of its own as it is now."""
         best, found = math.inf, 0
-        for i, free in enumerate(free_s):
+        for i, (free, cache) in enumerate(zip(self._free_s, self._caches, strict=True)):
             if free < math.inf:
-                held = self._caches[i].match(blocks, at_s=given_s, most=most)[1]
+                held = cache.match(blocks, at_s=given_s, most=most)[1]
                 cached = held * self.block_tokens
                 end_s = max(free, given_s) + self.service.seconds(prompt - cached, cached)
                 if end_s < best:

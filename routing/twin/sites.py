@@ -12,7 +12,7 @@ from routing.core.model.curves import Array
 from routing.twin.arrivals import Pattern, Steady, arrival_times
 from routing.twin.lengths import Tokens, TokensAt
 from routing.twin.pieces import joined, sliced
-from routing.twin.requests import Blocks, Requests
+from routing.twin.requests import Blocks, Requests, cut
 
 _IDS_OF_A_SITE = 1 << 44
 """Block ids of different sites never meet; no run opens so many conversations."""
@@ -143,12 +143,13 @@ class _Turns:
         this = self._sessions
         n_shared = this.shared_tokens // this.block_tokens
         start = self._index * _IDS_OF_A_SITE
-        shared = tuple(range(start, start + n_shared))
         each = this.max_tokens // this.block_tokens + 1
-        firsts = (start + n_shared + numbers * each).tolist()
-        counts = (prompt // this.block_tokens - n_shared).tolist()
-        own = [range(first, first + n) for first, n in zip(firsts, counts, strict=True)]
-        return [(*shared, *ids) for ids in own] if shared else list(own)
+        n_ids = np.maximum(prompt // this.block_tokens, n_shared)
+        ends = np.cumsum(n_ids)
+        starts = ends - n_ids
+        places = np.arange(int(n_ids.sum())) - np.repeat(starts, n_ids)
+        ids = start + places + np.where(places < n_shared, 0, np.repeat(numbers * each, n_ids))
+        return cut(ids, starts, ends)
 
 
 def _within(

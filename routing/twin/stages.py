@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from routing.core.model.kvcache import KvModel
 from routing.twin.pd import PdCluster, Remote
 from routing.twin.prefill import PrefillPool
-from routing.twin.requests import Blocks, Requests
+from routing.twin.requests import Requests
 from routing.twin.row import AT, BYTES, DECODER, GIVEN, LINK, SITE, UNSET, Row, restart
 from routing.twin.transfer import LinkFlows
 
@@ -96,9 +96,10 @@ class Stages:
     def again(self, rows: Iterable[Row], now_s: float) -> None:
         """Requests that lost what was done for them begin anew; what they share is forgotten."""
         self._look()
-        for row in sorted(rows, key=itemgetter(AT)):
+        begun = sorted(rows, key=itemgetter(AT))
+        for row in begun:
             restart(row, now_s)
-            self._place(row, ())
+        self._place(begun)
 
     def resume(self, now_s: float) -> None:
         """Routes what was stranded anew: instances, links or the plan are others now."""
@@ -107,7 +108,11 @@ class Stages:
             rows, pool.stranded = pool.stranded, []
             for row in rows:
                 row[GIVEN] = now_s
-                self._place(row, ())
+            self._place(rows)
+
+    def _place(self, rows: Sequence[Row]) -> None:
+        """Routes rows without blocks."""
+        self._expect([row for row in rows if self.clusters[row[SITE]].place(row, ())])
 
     def _look(self) -> None:
         for cluster in self.clusters:
@@ -170,16 +175,26 @@ class Stages:
             return self._routed_by_length(requests)
         rows = _rows(requests, np.zeros(len(requests), dtype=np.int64))
         blocks = requests.blocks or itertools.repeat(())
+        sites = [(cluster, cluster.steps) for cluster in self.clusters]
+        placed: list[Row] = []
         for row, prefix in zip(rows, blocks):  # noqa: B905  (repeat never ends)
-            if self.clusters[row[SITE]].steps:
+            cluster, steps = sites[row[SITE]]
+            if steps:
+                self._expect(placed)
+                placed.clear()
                 self._flow(row[AT], done)
-            self._place(row, prefix)
+            if cluster.place(row, prefix):
+                placed.append(row)
+        self._expect(placed)
         return rows
 
-    def _place(self, row: Row, blocks: Blocks) -> None:
-        cluster = self.clusters[row[SITE]]
-        if cluster.place(row, blocks):
-            cluster.decode.expect((row,))
+    def _expect(self, placed: Sequence[Row]) -> None:
+        """Tells decode pools of prefills that will end."""
+        if len(self.clusters) == 1:
+            self.clusters[0].decode.expect(placed)
+        else:
+            for cluster in self.clusters:
+                cluster.decode.expect([row for row in placed if row[SITE] == cluster.index])
 
     def _routed_by_length(self, requests: Requests) -> list[Row]:
         """All at once, where nothing but lengths decides."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import accumulate, chain, count
+from functools import cached_property
+from itertools import chain, count
 from typing import Literal
 
 import numpy as np
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 
 from routing.core.scenario.document import Scenario
 from routing.twin.pieces import limited
-from routing.twin.requests import Blocks, Requests
+from routing.twin.requests import Blocks, Requests, cut
 from routing.twin.trace_rows import TraceError
 from routing.twin.traces import Trace
 
@@ -93,9 +94,10 @@ class TraceWorkload:
         trace = self._trace
         blocks: list[Blocks] | None = None
         if trace.blocks is not None:
-            blocks = [trace.blocks[row] for row in rows.tolist()]
             if new_ids:
-                blocks = _renumbered(blocks, new_ids)
+                blocks = self._packed.renumbered(rows, new_ids)
+            else:
+                blocks = [trace.blocks[row] for row in rows.tolist()]
         return Requests(
             at_s=at_s / self._speed,
             prompt_tokens=trace.prompt_tokens[rows],
@@ -104,12 +106,25 @@ class TraceWorkload:
             blocks=blocks,
         )
 
+    @cached_property
+    def _packed(self) -> _Packed:
+        return _Packed(self._trace.blocks or ())
 
-def _renumbered(blocks: Sequence[Blocks], new_ids: int) -> list[Blocks]:
-    """The same prompts with ids that are `new_ids` higher."""
-    n_ids = [len(ids) for ids in blocks]
-    ids = (np.fromiter(chain.from_iterable(blocks), np.int64, sum(n_ids)) + new_ids).tolist()
-    return [ids[end - n : end] for n, end in zip(n_ids, accumulate(n_ids), strict=True)]
+
+class _Packed:
+    """The blocks of all rows in one array: other ids for many of them are one addition."""
+
+    def __init__(self, blocks: Sequence[Blocks]) -> None:
+        n_ids = np.fromiter(map(len, blocks), np.int64, len(blocks))
+        self._ends = np.cumsum(n_ids)
+        self._starts = self._ends - n_ids
+        self._ids = np.fromiter(chain.from_iterable(blocks), np.int64, int(n_ids.sum()))
+
+    def renumbered(self, rows: NDArray[np.int64], new_ids: int) -> list[Blocks]:
+        """The blocks of `rows` with ids that are `new_ids` higher."""
+        starts, ends = self._starts[rows], self._ends[rows]
+        first, last = int(starts.min()), int(ends.max())
+        return cut(self._ids[first:last] + new_ids, starts - first, ends - first)
 
 
 def trace_workload(

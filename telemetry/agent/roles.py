@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import json
-from typing import Literal
 
 import aiohttp
 
 from telemetry.agent import http
-from telemetry.agent.config import Instance
 from telemetry.agent.http import ReadError
-
-Role = Literal["prefill", "decode", "both"]
-ROLES: tuple[Role, ...] = ("prefill", "decode", "both")
+from telemetry.agent.instances import ROLES, Instance, Role
 
 
 class RoleReader:
@@ -27,14 +23,17 @@ class RoleReader:
         self._url, self._key = instance.role_url, instance.role_key
         self._session, self._timeout_s = session, timeout_s
 
+    @property
+    def asks(self) -> bool:
+        """Whether the configuration says where."""
+        return bool(self._url)
+
     async def ask(self) -> str | None:
-        """Read the role, where the configuration says at which URL.
+        """Read the role; only where the configuration says at which URL.
 
         An engine that does not answer keeps the role it had. An answer that names no role is an
         error, which is returned: the engine is not what the configuration takes it for.
         """
-        if not self._url:
-            return None
         try:
             text, _ = await http.get(self._session, self._url, timeout_s=self._timeout_s)
         except ReadError as exc:

@@ -15,6 +15,11 @@ the batch is acknowledged, and a segment whose records are all done is removed (
 written is emptied instead, so the normal state of this folder is an empty file). A torn last
 record, left by a kill in the middle of a write, fails its checksum and is cut off.
 
+Offers. Several batches may go in one POST, under the key of the last of them. How a batch was
+offered is marked in its state byte before it leaves, `alone` or as one of the one `group`, and is
+kept until the answer is certain: whoever offers it again, after a lost answer or a restart, offers
+the same batches under the same key, so the console recognises what it has.
+
 Replacing one batch by its two halves must survive a kill between any two writes: the halves are
 written `staged`, then the whole is marked done, then the halves are made pending. On opening,
 staged halves count only if their whole is no longer pending.
@@ -30,10 +35,12 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import itertools
 import json
 import os
 import struct
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -45,6 +52,7 @@ _SEGMENT_BYTES: Final = 4 * 1024 * 1024
 _MAX_SEGMENTS: Final = 64
 _HEADER: Final = struct.Struct(">cIIQQ")
 _PENDING, _DONE, _STAGED = b"P", b"D", b"S"
+_ALONE, _GROUPED = b"A", b"G"
 
 
 class SpoolError(RuntimeError):
@@ -78,6 +86,7 @@ class Spool:
         self._segment_bytes = max(min(_SEGMENT_BYTES, max_bytes // 8), max_bytes // _MAX_SEGMENTS)
         self.boot = self._number = self._next_seq = self._reserved = 0
         self._places: dict[int, _Place] = {}
+        self._offers: dict[int, bytes] = {}
         self._segments: list[_Segment] = []
         self._dirty = False
         self.n_dropped = 0
@@ -129,6 +138,7 @@ class Spool:
     def done(self, seq: int) -> None:
         """Forget a batch: the console has it, or it was set aside. Unknown numbers are ignored."""
         place = self._places.pop(seq, None)
+        self._offers.pop(seq, None)
         if place is None or place.segment is None:
             return
         segment = place.segment
@@ -140,7 +150,39 @@ class Spool:
         else:
             self._remove(segment)
 
+    def offer(self, seqs: Sequence[int]) -> None:
+        """Mark batches as about to leave in one POST: one alone, or several as the group."""
+        self._set_offer(seqs, _ALONE if len(seqs) == 1 else _GROUPED)
+
+    def ungroup(self, seqs: Sequence[int]) -> None:
+        """The console certainly took nothing of the group: its batches go alone from now on."""
+        self._set_offer(seqs, _ALONE)
+
+    def withdraw(self, seqs: Sequence[int]) -> None:
+        """They never left: as if they had not been offered."""
+        self._set_offer(seqs, _PENDING)
+
+    def _set_offer(self, seqs: Sequence[int], offer: bytes) -> None:
+        for seq in seqs:
+            place = self._places.get(seq)
+            if place is None or self._offers.get(seq, _PENDING) == offer:
+                continue
+            if offer == _PENDING:
+                del self._offers[seq]
+            else:
+                self._offers[seq] = offer
+            self._mark(place, offer)
+
     # -- reading -----------------------------------------------------------------------------
+
+    def group(self) -> list[int]:
+        """The batches of the offered group that are still pending, oldest first."""
+        return [seq for seq, offer in self._offers.items() if offer == _GROUPED]
+
+    def fresh(self, n: int) -> list[tuple[int, int]]:
+        """(seq, bytes) of the oldest pending batches, at most `n`, up to one offered before."""
+        fresh = itertools.takewhile(lambda seq: seq not in self._offers, self._places)
+        return [(seq, self._places[seq].length) for seq in itertools.islice(fresh, n)]
 
     @property
     def n_pending(self) -> int:
@@ -226,6 +268,7 @@ class Spool:
             self.n_dropped += len(oldest.pending)
             for seq in oldest.pending:
                 del self._places[seq]
+                self._offers.pop(seq, None)
             self._remove(oldest)
         return active
 
@@ -270,6 +313,7 @@ class Spool:
         held = [seq for seq, place in self._places.items() if place.segment is None]
         for seq in held[:-MAX_IN_MEMORY]:
             del self._places[seq]
+            self._offers.pop(seq, None)
             self.n_dropped += 1
 
     # -- opening -----------------------------------------------------------------------------
@@ -309,7 +353,7 @@ class Spool:
             end = offset + _HEADER.size + length
             payload = data[offset + _HEADER.size : end]
             if (
-                state not in (_PENDING, _DONE, _STAGED)
+                state not in (_PENDING, _DONE, _STAGED, _ALONE, _GROUPED)
                 or len(payload) != length
                 or _crc(seq, replaces, payload) != crc
             ):
@@ -332,9 +376,11 @@ class Spool:
             # The whole is still pending: the kill came before the halves took its place.
             state = _DONE if replaces in self._places else _PENDING
             os.pwrite(segment.fd, state, place.offset)
-        if state == _PENDING:
+        if state in (_PENDING, _ALONE, _GROUPED):
             self._places[seq] = place
             segment.pending.add(seq)
+            if state != _PENDING:
+                self._offers[seq] = state
 
     def _read_state(self) -> tuple[int, int] | None:
         try:

@@ -59,6 +59,7 @@ class Console(Peer):
     offers: list[wire.Batch] = field(default_factory=list)
     """Every POST, refused and repeated ones too."""
     tokens: list[str] = field(default_factory=list)
+    encodings: list[str] = field(default_factory=list)
     respond: Responder | None = None
     """Answers instead of storing when it returns a response."""
 
@@ -72,6 +73,7 @@ class Console(Peer):
         batch = wire.decode(await request.read(), request.content_type)
         self.offers.append(batch)
         self.tokens.append(request.headers.get("Authorization", ""))
+        self.encodings.append(request.headers.get("Content-Encoding", ""))
         answer = self.respond(batch) if self.respond else None
         if answer is not None:
             return answer
@@ -90,6 +92,7 @@ class Metrics(Peer):
     pages: dict[str, str] = field(default_factory=dict)
     status: int = 200
     hang: bool = False
+    hang_up: bool = False
     n_gets: int = 0
 
     def __post_init__(self) -> None:
@@ -102,6 +105,8 @@ class Metrics(Peer):
         self.n_gets += 1
         if self.hang:
             await asyncio.sleep(3600)
+        if self.hang_up and request.transport is not None:
+            request.transport.close()
         if request.path not in self.pages:
             return web.Response(status=404)
         return web.Response(text=self.pages[request.path], status=self.status)

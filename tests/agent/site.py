@@ -55,7 +55,8 @@ class Site:
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         stop = asyncio.Event()
-        task = asyncio.create_task(Agent(load(self.write())).run(stop))
+        path = self.write()
+        task = asyncio.create_task(Agent(load(path), path).run(stop))
         try:
             yield
         finally:
@@ -77,9 +78,16 @@ class Site:
 
 
 def samples(console: Any, path: str) -> list[Any]:
-    return [
+    """Of one source, in the order they were read."""
+    found = [
         sample
-        for batch in sorted(console.batches, key=lambda batch: batch.seq)
+        for batch in console.batches
         for sample in (*batch.instances, *batch.links, *batch.routers)
         if sample.id == path
     ]
+    return sorted(found, key=lambda sample: sample.at_s)
+
+
+def n_read(console: Any) -> int:
+    """Readings of instances that arrived; those of a backlog come several in a batch."""
+    return sum(len(batch.instances) for batch in console.batches)

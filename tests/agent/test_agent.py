@@ -16,7 +16,7 @@ from aiohttp import web
 
 from telemetry import wire
 from telemetry.agent import config
-from tests.agent.site import Eventually, Site, samples
+from tests.agent.site import Eventually, Site, n_read, samples
 
 LAB = {"prfaas->pd": {"at_s": 1.7e9, "tx_bytes_total": 1000, "capacity_gbps": 100.0}}
 
@@ -67,7 +67,7 @@ async def test_one_round_ships_engines_gates_and_links(
 async def test_idle_missing_and_failed_arrive_as_three_things(
     site: Site, console: Any, engine: Any, gate: Any, eventually: Eventually
 ) -> None:
-    """S-04, the agent's side."""
+    """S-04, the agent's side; an engine that is down is a fourth."""
     text = engine.pages["/metrics"]
     engine.pages["/metrics"] = text.replace('engine="1",model_name="m"} 0.8', 'engine="1"} NaN')
     site.engine(engine.url)
@@ -82,23 +82,27 @@ async def test_idle_missing_and_failed_arrive_as_three_things(
     assert wrong.state == "failed"
     assert "no series of a known engine" in wrong.error
     [down] = samples(console, "f/pd/down")
-    assert down.state == "failed"
-    assert down.error
+    assert down.state == "down"
+    assert "Cannot connect" in down.error
     assert down.signals == wire.InstanceSignals()
 
 
-FAILURES: list[tuple[str, dict[str, Any], str]] = [
-    ("an error", {"status": 500}, "HTTP 500"),
-    ("another page", {"pages": {"/metrics": "<html>hello</html>"}}, "no series of"),
-    ("no answer", {"hang": True}, "no answer within 0.3 s"),
-    ("not found", {"pages": {}}, "HTTP 404"),
+FAILURES: list[tuple[str, dict[str, Any], str, str]] = [
+    ("an error", {"status": 500}, "failed", "HTTP 500"),
+    ("another page", {"pages": {"/metrics": "<html>hello</html>"}}, "failed", "no series of"),
+    ("no answer", {"hang": True}, "slow", "no answer within 0.3 s"),
+    ("not found", {"pages": {}}, "failed", "HTTP 404"),
+    ("hangs up", {"hang_up": True}, "down", "Server disconnected"),
 ]
 
 
-@pytest.mark.parametrize(("broken", "why"), [c[1:] for c in FAILURES], ids=[c[0] for c in FAILURES])
+@pytest.mark.parametrize(
+    ("broken", "state", "why"), [c[1:] for c in FAILURES], ids=[c[0] for c in FAILURES]
+)
 async def test_a_failed_scrape_is_shipped_with_its_error(
-    site: Site, console: Any, engine: Any, broken: dict[str, Any], why: str
+    site: Site, console: Any, engine: Any, broken: dict[str, Any], state: str, why: str
 ) -> None:
+    """S-18: down, failing and slow are three things."""
     for name, value in broken.items():
         setattr(engine, name, value)
     if engine.hang:
@@ -106,22 +110,26 @@ async def test_a_failed_scrape_is_shipped_with_its_error(
     site.engine(engine.url)
     await site.once()
     [sample] = samples(console, "f/pd/p0")
-    assert sample.state == "failed"
+    assert sample.state == state
     assert why in sample.error
 
 
 async def test_a_slow_engine_holds_up_nobody(
     site: Site, console: Any, engine: Any, gate: Any, eventually: Eventually
 ) -> None:
+    """S-18: three time-outs in a row are unresponsive, maybe busy."""
     gate.hang = True
     site.settings = {"timeout_s": 0.5}
     site.engine(engine.url)
     site.engine(gate.url, "slow")
     async with site.running():
-        await eventually(lambda: len(samples(console, "f/pd/slow")) >= 2)
+        await eventually(lambda: len(samples(console, "f/pd/slow")) >= 3)
         # One reading of it in flight at a time, while the other goes on.
         assert len(samples(console, "f/pd/p0")) > gate.n_gets
-    assert {sample.state for sample in samples(console, "f/pd/slow")} == {"failed"}
+    found = samples(console, "f/pd/slow")
+    assert {sample.state for sample in found} == {"slow"}
+    lasting = [s.error.startswith("unresponsive, maybe busy, 3 times") for s in found[:3]]
+    assert lasting == [False, False, True]
 
 
 async def test_rates_stand_beside_totals_from_the_second_reading_on(
@@ -218,13 +226,14 @@ async def test_the_console_goes_and_comes_back(
         before, n_gets = len(console.batches), engine.n_gets
         await eventually(lambda: engine.n_gets >= n_gets + 10)
         await console.start()
-        await eventually(lambda: len(console.batches) >= before + 10)
-        await eventually(lambda: sorted(console.seqs()) == list(range(1, len(console.seqs()) + 1)))
-    after = console.seqs()[before:]
-    assert after[0] > after[1]
-    history = [seq for seq in after[1:] if seq < after[0]]
+        await eventually(lambda: len(console.batches) >= before + 2)
+        await eventually(lambda: n_read(console) == max(console.seqs()))
+    first, *later = console.batches[before:]
+    [current] = first.instances
+    history = [s.at_s for b in later for s in b.instances if s.at_s < current.at_s]
+    assert len(history) >= 9
     assert history == sorted(history)
-    assert len(set(console.seqs())) == len(console.seqs())
+    assert len({sample.at_s for sample in samples(console, "f/pd/p0")}) == max(console.seqs())
     assert _n_bytes(site.folder / "spool") == 0
 
 
@@ -249,8 +258,8 @@ async def test_a_full_spool_drops_the_oldest_and_says_how_many(
     dropped = sum(
         record.args[1] for record in caplog.records if "dropped the oldest" in record.message
     )
-    seqs = sorted(console.seqs())
-    assert seqs == list(range(dropped + 1, seqs[-1] + 1))
+    assert dropped > 0
+    assert n_read(console) == max(console.seqs()) - dropped
 
 
 async def test_once_says_whether_the_console_took_it(site: Site, console: Any, engine: Any) -> None:
@@ -260,7 +269,7 @@ async def test_once_says_whether_the_console_took_it(site: Site, console: Any, e
     assert await site.once() == 1
     await console.start()
     assert await site.once() == 0
-    assert console.seqs() in ([1, 3, 2], [1, 2, 3])
+    assert n_read(console) == 3
 
 
 async def test_a_console_that_splits_gets_every_sample_once(
@@ -298,12 +307,13 @@ async def test_sigterm_spools_what_is_unsent_and_a_restart_sends_it(
 
     await console.start()
     again = await site.process()
-    await eventually(lambda: len(console.batches) >= 10)
+    await eventually(lambda: n_read(console) >= 10)
     again.send_signal(signal.SIGTERM)
     await again.communicate()
     assert again.returncode == 0
     assert len({batch.boot for batch in console.batches}) == 1
-    assert sorted(console.seqs()) == list(range(1, len(console.seqs()) + 1))
+    assert n_read(console) == max(console.seqs())
+    assert len({sample.at_s for sample in samples(console, "f/pd/p0")}) == n_read(console)
 
 
 @pytest.mark.fault
@@ -324,17 +334,14 @@ async def test_a_killed_agent_with_a_torn_spool_goes_on(
     again = await site.process()
     await _lines_until(again, "after the last whole record, cut")
     # New readings and history alternate, so wait for both kinds.
-    await eventually(
-        lambda: sum(seq < 1000 for seq in console.seqs()) >= 4 and max(console.seqs()) > 65536
-    )
+    await eventually(lambda: n_read(console) >= 8 and max(console.seqs()) > 65536)
     again.send_signal(signal.SIGTERM)
     await again.communicate()
-    seqs = console.seqs()
+    seqs, found = console.seqs(), samples(console, "f/pd/p0")
     assert len(set(seqs)) == len(seqs)
-    spooled = [seq for seq in sorted(seqs) if seq < 1000]
-    assert spooled == list(range(1, len(spooled) + 1))
+    assert len({sample.at_s for sample in found}) == len(found)
     # The numbers of the first run are never used for a reading of the second.
-    assert min(seq for seq in seqs if seq not in spooled) > 65536
+    assert all(seq < 1000 or seq > 65536 for seq in seqs)
 
 
 @pytest.mark.fault

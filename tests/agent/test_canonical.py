@@ -31,6 +31,15 @@ def check_wire(found: Canonical) -> wire.InstanceSignals:
     return signals
 
 
+def check_router_wire(found: Canonical) -> wire.RouterSignals:
+    """The same for a router's signals."""
+    signals = canonical.to_router_signals(found)
+    sample = wire.RouterSample(id="f/c/g", kind="gate", at_s=1.7e9, signals=signals)
+    batch = wire.Batch(v=1, agent="a", boot=1, seq=1, sent_at_s=1.7e9, routers=[sample])
+    assert wire.decode(wire.encode(batch)) == batch
+    return signals
+
+
 SCALARS = [
     ("requests_running", "sum of ranks", 7.0),
     ("requests_waiting", "sum of ranks, KV fetch stages not added again", 40.0),
@@ -354,10 +363,65 @@ def test_a_gate_that_never_had_a_plan_has_none(gate_text: str) -> None:
 def test_every_wire_signal_is_mapped() -> None:
     """A field of the schema that no family can fill would be "not exposed" for ever."""
     rates = {"prompt_tokens_per_s", "generation_tokens_per_s", "requests_per_s"}
-    vllm = set(engine_maps.MAPS["vllm"].signals) | {"requests_waiting_by_stage"}
-    assert vllm == set(wire.InstanceSignals.__struct_fields__) - rates
-    gate = set(engine_maps.MAPS["gate"].signals) - {"plan_epoch", "plan_version"}
-    assert gate == set(wire.RouterSignals.__struct_fields__) - rates
+    by_kind: dict[str, set[str]] = {"instance": {"requests_waiting_by_stage"}, "router": set()}
+    for engine_map in engine_maps.MAPS.values():
+        by_kind.setdefault(engine_map.kind, set()).update(engine_map.signals)
+    assert by_kind["instance"] == set(wire.InstanceSignals.__struct_fields__) - rates
+    plan = {"plan_epoch", "plan_version"}
+    assert by_kind["router"] - plan == set(wire.RouterSignals.__struct_fields__) - rates
+    assert by_kind["host"] <= set(wire.LinkSignals.__struct_fields__)
+
+
+def test_families_agree_on_what_a_signal_is() -> None:
+    seen: dict[tuple[str, str], tuple[str, str, bool]] = {}
+    for engine_map in engine_maps.MAPS.values():
+        for name, signal in engine_map.signals.items():
+            is_a = (signal.kind, signal.unit, bool(signal.by))
+            assert seen.setdefault((engine_map.kind, name), is_a) == is_a, (engine_map.engine, name)
+        for name in engine_map.lacks:
+            assert name not in engine_map.signals, f"{engine_map.engine} has {name} and lacks it"
+
+
+def test_what_a_family_lacks_is_missing_for_its_own_reason() -> None:
+    found = read("tgi_queue_size 3\n")
+    assert found.signals["kv_cache_usage_ratio"].reason == "TGI shows no use of its KV cache"
+    assert found.signals["requests_waiting"].value == 3.0
+    # What no map of the text speaks of is there, and missing too.
+    assert found.signals["gpu_power_w"].state == "missing"
+    assert set(wire.InstanceSignals.__struct_fields__) - {
+        "prompt_tokens_per_s",
+        "generation_tokens_per_s",
+    } == set(found.signals)
+
+
+def test_names_that_mean_no_signal_are_listed(vllm_text: str) -> None:
+    text = vllm_text + (
+        "vllm:brand_new_gauge 1\n"
+        'other_seconds_bucket{le="+Inf"} 1\nother_seconds_sum 1\nother_seconds_count 1\n'
+        "python_gc_objects_collected_total 7\nprocess_cpu_seconds_total 1\nbad line here\n"
+    )
+    found = read(text)
+    assert found.unmatched == ("other_seconds", "vllm:brand_new_gauge")
+    assert (found.n_unmatched, found.n_bad_lines) == (2, 1)
+    assert found.n_series == sum(
+        len(samples) for samples in exposition.parse(text).samples.values()
+    )
+    unknown = read("zebra 1\napple_total 2\n")
+    assert unknown.unmatched == ("apple_total", "zebra")
+    many = read("".join(f"n{i} 1\n" for i in range(3000)))
+    assert (len(many.unmatched), many.n_unmatched) == (canonical.MAX_UNMATCHED, 3000)
+
+
+def test_ranks_that_are_gone_vanish_from_sums() -> None:
+    """S-21: eight ranks, then one: nothing is remembered of the other seven."""
+    parser = exposition.Parser()
+
+    def running(n_ranks: int) -> float | None:
+        lines = [f'vllm:num_requests_running{{engine="{i}"}} 2' for i in range(n_ranks)]
+        read = canonicalise(parser.parse("\n".join(lines)))
+        return read.signals["requests_running"].value
+
+    assert [running(8), running(1)] == [16.0, 2.0]
 
 
 BAD_MAPS = [
@@ -389,22 +453,27 @@ VALUE = st.one_of(
 @settings(max_examples=200, deadline=None, derandomize=True)
 @given(st.data())
 def test_whatever_an_engine_says_the_batch_stays_valid(data: st.DataObject) -> None:
+    engine_map = data.draw(st.sampled_from(list(engine_maps.MAPS.values())))
     lines = []
-    for signal in engine_maps.MAPS["vllm"].signals.values():
-        names = [*signal.names[:1], *signal.hits[:1], *signal.queries[:1]]
-        names += [stages.name for stages in signal.stages]
-        for name in names:
+    for signal in engine_map.signals.values():
+        for source in (source for names in signal.lists() for source in names[:2]):
+            name = engine_map.prefixes[0] + source.name
             for rank in range(data.draw(st.integers(0, 2))):
                 value = data.draw(VALUE)
+                key = data.draw(st.sampled_from(["capacity", "local_compute", "x"]))
+                more = "".join(f',{k}="{v}"' for k, v in source.where.items() if v)
+                more += "".join(f',{label}="{value!r}"' for label in source.labels)
+                labels = f'engine="{rank}",dp_rank="{rank}",side="{key}",reason="{key}"{more}'
                 if signal.kind == "histogram":
-                    lines.append(f'vllm:{name}_bucket{{engine="{rank}",le="1"}} {value!r}')
-                    lines.append(f'vllm:{name}_sum{{engine="{rank}"}} {data.draw(VALUE)!r}')
-                    lines.append(f'vllm:{name}_count{{engine="{rank}"}} {data.draw(VALUE)!r}')
+                    lines.append(f'{name}_bucket{{{labels},le="1"}} {value!r}')
+                    lines.append(f"{name}_sum{{{labels}}} {data.draw(VALUE)!r}")
+                    lines.append(f"{name}_count{{{labels}}} {data.draw(VALUE)!r}")
                 else:
-                    key = data.draw(st.sampled_from(["capacity", "local_compute", "x"]))
-                    labels = f'engine="{rank}",reason="{key}",source="{key}",stage="{key}"'
-                    lines.append(f"vllm:{name}{{{labels}}} {value!r}")
-    found = read("\n".join(lines), "vllm")
-    check_wire(found)
+                    lines.append(f"{name}{{{labels}}} {value!r}")
+    found = read("\n".join(lines), engine_map.engine)
+    if engine_map.kind == "host":
+        canonical.to_link_signals(found, "x")
+    else:
+        (check_wire if engine_map.kind == "instance" else check_router_wire)(found)
     document: dict[str, Any] = json.loads(json.dumps(found.to_json(), allow_nan=False))
-    assert set(document) == {"engine", "engine_version", "epoch_s", "signals", "warnings"}
+    assert {"engine", "engine_version", "epoch_s", "signals", "warnings"} < set(document)

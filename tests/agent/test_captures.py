@@ -134,13 +134,6 @@ def test_signals_are_what_the_lines_sum_to(file: str) -> None:
             assert histogram.count == lines_sum(f"{family}_count")
 
 
-def test_no_cut_of_a_real_text_raises() -> None:
-    lines = _text(CAPTURES, "metrics_pd_9602_after.txt").splitlines(keepends=True)
-    parser = exposition.Parser()
-    for end in range(0, len(lines), 7):
-        canonical.to_instance_signals(canonical.canonicalise(parser.parse("".join(lines[:end]))))
-
-
 def test_the_command_prints_one_json_object(
     tmp_path: Path, vllm_text: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -176,9 +169,28 @@ def test_the_command_prints_one_json_object(
     assert "requests_waiting" in capsys.readouterr().out
 
 
+def test_the_command_shows_what_was_read_together_and_what_was_not(
+    tmp_path: Path, vllm_text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "metrics.txt"
+    path.write_text(vllm_text + "lmcache:num_lookup_hits_total 1\nodd_thing 3\nbroken\n")
+    call_command("canonical", str(path))
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("engine vllm, with lmcache, ")
+    assert lines[0].endswith(" series, 1 lines that cannot be read")
+    assert "no signal: odd_thing" in lines
+    first_missing = next(i for i, line in enumerate(lines) if " missing " in line)
+    assert not any("  value " in line for line in lines[first_missing:])
+    assert any(line.startswith("warning: line ") for line in lines)
+    call_command("canonical", str(path), "--engine-version", "0.33.0", "--json")
+    document = json.loads(capsys.readouterr().out)
+    assert (document["engine_version"], document["addons"]) == ("0.33.0", ["lmcache"])
+    assert (document["unmatched"], document["n_bad_lines"]) == (["odd_thing"], 1)
+
+
 @pytest.mark.parametrize(
     ("arguments", "named"),
-    [(["/nowhere/m.txt"], "/nowhere/m.txt"), (["/dev/null", "--engine", "tgi"], "'tgi'")],
+    [(["/nowhere/m.txt"], "/nowhere/m.txt"), (["/dev/null", "--engine", "vvlm"], "'vvlm'")],
 )
 def test_bad_input_is_exit_2_and_names_it(arguments: list[str], named: str) -> None:
     with pytest.raises(CommandError, match=named) as caught:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
+import msgspec
 import pytest
+import yaml
 
 from telemetry.agent.__main__ import main
-from telemetry.agent.config import TokenError, load, read_token
+from telemetry.agent.config import Config, TokenError, load, read_token
+from telemetry.agent.discovery import Discover
+from telemetry.agent.instances import Instance, Router
 from telemetry.strict_toml import TomlError
 
 GOOD = """\
@@ -53,10 +58,11 @@ BAD = [
     ("unknown key in a table", "interface =", "iface = 1\ninterface =", "links[0].iface=1"),
     ("wrong type", 'agent = "pd-agent"', "agent = 3", "agent=3"),
     ("no agent", 'agent = "pd-agent"', 'agent = ""', "agent=''"),
-    ("missing key", 'agent = "pd-agent"\n', "", "`agent`"),
+    ("missing key", 'spool_dir = "spool"\n', "", "`spool_dir`"),
+    ("no name", 'agent = "pd-agent"\n', "", "agent=''"),
     ("not a URL", "https://console.example", "console:8000", "console_url='console:8000'"),
     ("bad role", '"prefill"', '"draft"', "instances[0].role='draft'"),
-    ("bad engine", '"vllm"', '"tgi"', "instances[0].engine='tgi'"),
+    ("bad engine", '"vllm"', '"banana"', "instances[0].engine='banana'"),
     ("bad id", '"f/pd/p0"', '"p0"', "instances[0].id='p0'"),
     ("breaking id", '"f/pd/p0"', '"f/pd/p\\n0"', "instances[0].id='f/pd/p\\n0'"),
     ("breaking name", 'agent = "pd-agent"', 'agent = "pd\\u202e"', "agent='pd\\u202e'"),
@@ -109,3 +115,52 @@ def test_a_token_that_is_not_there_is_said(tmp_path: Path) -> None:
     none = _load(tmp_path, GOOD.replace('token_file = "token"\n', ""))
     with pytest.raises(TokenError, match="neither"):
         read_token(none)
+
+
+def test_a_name_from_outside_goes_before_the_files(tmp_path: Path) -> None:
+    """One file for the agents of many nodes."""
+    path = tmp_path / "agent.toml"
+    path.write_text(GOOD.replace('agent = "pd-agent"\n', ""))
+    assert load(path, agent="node-7").agent == "node-7"
+    path.write_text(GOOD)
+    assert load(path, agent="node-7").agent == "node-7"
+    with pytest.raises(TomlError, match="agent="):
+        load(path, agent="x" * 300)
+
+
+def test_every_key_is_in_the_documentation() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "agent.md").read_text()
+    for table in (Config, Instance, Router, Discover):
+        for field in msgspec.structs.fields(table):
+            assert f"`{field.name}`" in text, f"{table.__name__}.{field.name}"
+
+
+EXAMPLES = re.compile(r"```toml\n(.*?)```", re.DOTALL)
+
+
+def test_the_examples_of_the_documentation_are_good_files(tmp_path: Path) -> None:
+    text = (Path(__file__).parents[2] / "docs" / "agent.md").read_text()
+    found = [example for example in EXAMPLES.findall(text) if "console_url" in example]
+    assert found
+    for example in found:
+        _load(tmp_path, example)
+    parts = [example for example in EXAMPLES.findall(text) if "console_url" not in example]
+    for part in parts:
+        _load(tmp_path, GOOD.split("[[instances]]")[0] + part)
+
+
+DEPLOY = Path(__file__).parents[2] / "deploy"
+
+
+def test_the_kubernetes_example_holds_a_good_configuration(tmp_path: Path) -> None:
+    documents = list(yaml.safe_load_all((DEPLOY / "agent-kubernetes.yaml").read_text()))
+    files = [
+        text
+        for document in documents
+        if document["kind"] == "ConfigMap"
+        for text in document["data"].values()
+    ]
+    assert len(files) == 2
+    for text in files:
+        (tmp_path / "agent.toml").write_text(text)
+        assert load(tmp_path / "agent.toml", agent="node-1").token_file

@@ -46,10 +46,27 @@ def test_the_second_scrape_reads_the_same_as_the_first(vllm_text: str) -> None:
 
 def test_a_remembered_series_never_hides_a_timestamp_or_an_exemplar() -> None:
     parser = Parser()
+    parser.parse("a 1\n")
+    behind_a_tab = parser.parse("a 5\t1795955263170\n", openmetrics=False)
+    assert behind_a_tab.samples["a"] == [exposition.Sample({}, 5.0, 1795955263.17)]
     parser.parse("a 1\nb_total 2\n")
     again = parser.parse('a 5 1795955263170\nb_total 7 # {trace_id="x"} 3\n', openmetrics=False)
     assert again.samples["a"] == [exposition.Sample({}, 5.0, 1795955263.17)]
     assert again.samples["b_total"] == [exposition.Sample({}, 7.0)]
+
+
+@pytest.mark.parametrize("odd", ["\x1c", "\x1e", "\x85", "\xa0", "\u2028"])
+def test_other_white_space_is_no_blank_at_any_scrape(odd: str) -> None:
+    """Python strips these, a remembered series would not: two scrapes must say the same."""
+    parser = Parser()
+    text = f'a{{m="v"}} 1{odd}\nb 2\n'
+    first, second = parser.parse(text), parser.parse(text)
+    assert first == second
+    assert "a" not in first.samples
+    assert first.n_bad_lines == 1
+    assert parse('a{m="v"}\t1 \r\n').samples["a"][0].value == 1.0
+    for again in ("c 0x10\r\nc 1\n", "d{} \nd{} 0\n"):
+        assert parser.parse(again) == parser.parse(again)
 
 
 CLASSIC = """\

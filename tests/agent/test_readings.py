@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 
@@ -12,47 +11,6 @@ from telemetry.agent import links, rates
 from telemetry.agent.http import ReadError
 from telemetry.agent.rates import Reading
 from telemetry.wire import InstanceSignals, LinkSignals, RouterSignals
-
-NET_DEV = """\
-Inter-|   Receive                                                |  Transmit
- face |bytes    packets errs drop fifo frame compressed multicast|bytes    packets errs drop fifo
-    lo: 9391803113 5751595    0    0    0     0          0         0 9391803113 5751595    0    0
- bond0:1000 1 0 0 0 0 0 0 2000 1 0 0 0 0 0 0
-  eth0: 5485396948  136017    0    0    0     0          0         0  7246888   83429    0    0
-"""
-
-
-@pytest.mark.parametrize(
-    ("interface", "rx", "tx"),
-    [
-        ("eth0", 5485396948.0, 7246888.0),
-        ("lo", 9391803113.0, 9391803113.0),
-        ("bond0", 1000.0, 2000.0),
-    ],
-)
-def test_proc_net_dev(interface: str, rx: float, tx: float) -> None:
-    """S-10: one named interface, never a sum of a bond and its members."""
-    assert links.from_proc_net_dev(NET_DEV, interface) == LinkSignals(
-        rx_bytes_total=rx, tx_bytes_total=tx
-    )
-
-
-def test_an_interface_that_is_not_there_is_a_failed_reading(tmp_path: Path) -> None:
-    with pytest.raises(ReadError, match="eth"):
-        links.from_proc_net_dev(NET_DEV, "eth")
-    with pytest.raises(ReadError, match="unreadable"):
-        links.from_proc_net_dev("eth0: 1 2 3\n", "eth0")
-    with pytest.raises(ReadError, match="No such file"):
-        links.read_proc_net_dev(tmp_path / "dev", "eth0")
-
-
-def test_real_proc_net_dev() -> None:
-    path = Path(__file__).parents[2] / "../shared/data/network/proc_net_dev_procfs_fixture.txt"
-    if not path.exists():
-        pytest.skip("network captures are not part of the project")
-    signals = links.read_proc_net_dev(path, "eth0")
-    assert (signals.rx_bytes_total, signals.tx_bytes_total) == (874354587.0, 563352563.0)
-
 
 LAB = {
     "prfaas->pd": {

@@ -97,8 +97,9 @@ def test_everything_read_while_the_console_was_dead_is_stored_once(
                 process.communicate()
         console.stop()
     seqs = [seq for (seq,) in sql("SELECT seq FROM telemetry_batch ORDER BY seq")]
-    assert seqs == list(range(1, len(seqs) + 1))
-    assert n_samples("instance", "real/pd/p0") == len(seqs)
+    assert len(set(seqs)) == len(seqs)
+    # What was read while it was dead comes several rounds in a batch, under the key of the last.
+    assert n_samples("instance", "real/pd/p0") == max(seqs) > len(seqs)
     [(boots,)] = sql("SELECT count(DISTINCT boot) FROM telemetry_batch")
     assert boots == 1
 

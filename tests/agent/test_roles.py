@@ -11,8 +11,9 @@ import aiohttp
 import pytest
 
 from telemetry import wire
-from telemetry.agent import sources
-from telemetry.agent.config import Config, Instance, load
+from telemetry.agent.config import Config, load
+from telemetry.agent.instances import Instance
+from telemetry.agent.roster import Roster
 from telemetry.agent.sources import Source
 from telemetry.strict_toml import TomlError
 from tests.agent.site import Eventually, Site, samples
@@ -32,6 +33,13 @@ def config_of(url: str, **settings: Any) -> Config:
     return Config(agent="a", console_url="http://c", spool_dir="s", instances=(instance,))
 
 
+def source_of(config: Config, session: aiohttp.ClientSession) -> Source:
+    roster = Roster(session=session, clock=lambda: 1.7e9)
+    assert roster.update(config, {}) == []
+    [source] = roster.sources
+    return source
+
+
 def says(role: object) -> str:
     return json.dumps({"num_running_reqs": 0, "disagg_mode": role, "epoch_s": 1.7e9})
 
@@ -39,7 +47,7 @@ def says(role: object) -> str:
 async def test_the_role_is_what_the_engine_says_and_survives_its_silence(engine: Any) -> None:
     config = config_of(engine.url, role_url=f"{engine.url}/v1/loads")
     async with aiohttp.ClientSession() as session:
-        [source] = sources.of(config, session=session, clock=lambda: 1.7e9)
+        source = source_of(config, session)
         first = await read(source)
         assert (first.state, first.role) == ("ok", "prefill"), "configured, until it was heard"
         assert "its role cannot be read, prefill is kept" in source.warnings[0]
@@ -56,7 +64,7 @@ async def test_the_role_is_what_the_engine_says_and_survives_its_silence(engine:
 
         await engine.stop()
         down = await read(source)
-        assert (down.state, down.role) == ("failed", "decode")
+        assert (down.state, down.role) == ("down", "decode")
         await engine.start()
         engine.pages["/v1/loads"] = says("both")
         assert (await read(source)).role == "both"
@@ -80,7 +88,7 @@ async def test_a_role_that_is_none_fails_the_reading(engine: Any, answer: str, w
     engine.pages["/v1/loads"] = says("decode")
     config = config_of(engine.url, role_url=f"{engine.url}/v1/loads")
     async with aiohttp.ClientSession() as session:
-        [source] = sources.of(config, session=session, clock=lambda: 1.7e9)
+        source = source_of(config, session)
         assert (await read(source)).role == "decode"
         engine.pages["/v1/loads"] = answer
         wrong = await read(source)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import msgspec
 import pytest
 from aiohttp import web
 
@@ -161,8 +162,9 @@ async def rig(tmp_path: Path, console: Any, monkeypatch: pytest.MonkeyPatch) -> 
             clock=lambda: clock[0],
             rng=random.Random(1),
         )
-        yield Rig(spool, shipper, tmp_path, clock, token)
-    spool.close()
+        made = Rig(spool, shipper, tmp_path, clock, token)
+        yield made
+    made.spool.close()
 
 
 @pytest.fixture
@@ -198,7 +200,8 @@ async def test_a_returning_console_gets_the_newest_at_once_and_the_rest_in_order
     await console.start()
     await rig.shipper.until_idle()
     task.cancel()
-    assert console.seqs() == [newest, *old]
+    assert console.seqs() == [newest, old[-1]]
+    assert ids(*console.batches) == [f"f/c/{seq}-0" for seq in (newest, *old)]
     assert {batch.sent_at_s for batch in console.batches} == {1.7e9 + 900}
     said = [record.message for record in caplog.records if record.name.endswith("ship")]
     assert len(said) == 2
@@ -206,8 +209,11 @@ async def test_a_returning_console_gets_the_newest_at_once_and_the_rest_in_order
     assert said[1].startswith("console back after 900 s")
 
 
-async def test_a_current_batch_waits_for_at_most_one_old_one(rig: Rig, console: Any) -> None:
+async def test_a_current_batch_waits_for_at_most_one_post_of_old_ones(
+    rig: Rig, console: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """And a backlog shrinks even if readings come as fast as answers."""
+    monkeypatch.setattr(ship, "MAX_GROUP", 2)
     old = [rig.put() for _ in range(6)]
     current: list[int] = []
 
@@ -219,12 +225,97 @@ async def test_a_current_batch_waits_for_at_most_one_old_one(rig: Rig, console: 
     task = asyncio.create_task(rig.shipper.run())
     await rig.shipper.until_idle()
     task.cancel()
-    sent = console.seqs()
+    sent = [
+        [int(sample.id.split("/")[2][:-2]) for sample in batch.instances]
+        for batch in console.batches
+    ]
     # The newest of the backlog counts as current, then old and new take turns.
     assert sent == [
-        old[5], old[0], current[1], old[1], current[3], old[2], old[3], old[4],
-        current[0], current[2],
+        [old[5]], [old[0], old[1]], [current[1]], [old[2], old[3]], [current[3]],
+        [old[4], current[0]], [current[2]],
     ]  # fmt: skip
+
+
+async def test_a_group_whose_answer_was_lost_is_offered_again_as_it_was(
+    rig: Rig, console: Any, eventually: Eventually
+) -> None:
+    """S-16 with several batches a POST, through a restart of the agent in between."""
+    seqs = [rig.put() for _ in range(4)]
+    lost: list[wire.Batch] = []
+
+    def respond(batch: wire.Batch) -> web.Response | None:
+        if len(batch.instances) > 1 and not lost:
+            lost.append(batch)
+            console.batches.append(batch)
+        return web.Response(status=502) if lost else None
+
+    console.respond = respond
+    task = asyncio.create_task(rig.shipper.run())
+    await eventually(lambda: lost and rig.shipper.away)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    rig.spool.close()
+    again = Spool(rig.folder / "spool", max_bytes=8 * 1024 * 1024, now_s=1.6e9)
+    rig.spool, rig.shipper._spool = again, again
+    console.respond = None
+    seqs.append(rig.put())
+    task = asyncio.create_task(rig.shipper.run())
+    await rig.shipper.until_idle()
+    task.cancel()
+    assert sorted(ids(*console.batches)) == sorted(f"f/c/{seq}-0" for seq in seqs)
+    assert {offer.seq for offer in console.offers if len(offer.instances) > 1} == {seqs[2]}
+
+
+@pytest.mark.parametrize("status", [413, 422])
+async def test_a_group_the_console_refuses_goes_one_by_one(
+    rig: Rig, running: asyncio.Task[None], console: Any, status: int
+) -> None:
+    bad: list[int] = []
+
+    def respond(batch: wire.Batch) -> web.Response | None:
+        mine = [sample.id for sample in batch.instances]
+        wrong = len(mine) > 1 if status == 413 else f"f/c/{bad[0]}-0" in mine
+        return web.Response(status=status) if wrong else None
+
+    console.respond = respond
+    seqs = [rig.put() for _ in range(5)]
+    bad.append(seqs[1] if status == 422 else 0)
+    await rig.shipper.until_idle()
+    assert sorted(console.seqs()) == [seq for seq in seqs if seq not in bad]
+    assert (rig.folder / "refused.jsonl").exists() == (status == 422)
+
+
+async def test_a_large_body_is_compressed_and_a_small_one_is_not(
+    rig: Rig, running: asyncio.Task[None], console: Any
+) -> None:
+    rig.put()
+    await rig.shipper.until_idle()
+    rig.put(n_samples=200)
+    await rig.shipper.until_idle()
+    assert console.encodings == ["", "gzip"]
+    assert len(ids(*console.batches)) == 201
+
+
+def test_batches_merge_under_the_last_key_with_the_newest_report() -> None:
+    reports = [None, wire.AgentReport(version="1"), wire.AgentReport(version="2"), None]
+    batches = [
+        wire.Batch(
+            v=1,
+            agent="a",
+            boot=1,
+            seq=seq,
+            sent_at_s=1.7e9,
+            routers=[wire.RouterSample(id=f"f/c/{seq}", kind="gate", at_s=1.7e9 + seq)],
+            report=report,
+        )
+        for seq, report in enumerate(reports)
+    ]
+    whole = ship.merged(batches)
+    assert (whole.seq, ids(whole)) == (3, ["f/c/0", "f/c/1", "f/c/2", "f/c/3"])
+    assert whole.report == reports[2]
+    parts = ship.halves(whole)
+    assert parts is not None
+    assert [part.report for part in parts] == [reports[2], None]
 
 
 async def test_a_lost_answer_does_not_store_twice(
@@ -358,3 +449,19 @@ async def test_a_batch_that_rotted_on_disk_is_dropped_with_a_line(
     await rig.shipper.until_idle()
     assert console.seqs() == [good]
     assert any("cannot be read" in record.message for record in caplog.records)
+
+
+async def test_an_old_report_does_not_follow_a_newer_one(rig: Rig, console: Any) -> None:
+    """The console keeps the one that came last."""
+    seqs = [rig.spool.take_seq() for _ in range(4)]
+    for seq in seqs:
+        report = wire.AgentReport(version=str(seq))
+        batch = msgspec.structs.replace(
+            batch_of(1), boot=rig.spool.boot, seq=seq, report=report, links=[], routers=[]
+        )
+        rig.spool.append(seq, wire.encode(batch))
+    rig.shipper.wake()
+    task = asyncio.create_task(rig.shipper.run())
+    await rig.shipper.until_idle()
+    task.cancel()
+    assert [batch.report and batch.report.version for batch in console.batches] == ["4", None]

@@ -308,3 +308,33 @@ def test_a_disk_that_gives_nothing_back_costs_its_batches_only(
     monkeypatch.setattr(spool_module.os, "pread", broken)
     assert spool.read(seq) is None
     assert spool.write_error == "Input/output error"
+
+
+def test_how_batches_were_offered_survives_a_kill(tmp_path: Path) -> None:
+    """A group is offered again as it was, so the console knows it by its last key."""
+    spool = opened(tmp_path)
+    seqs = fill(spool, b"a", b"b", b"c", b"d", b"e")
+    assert [seq for seq, _ in spool.fresh(3)] == seqs[:3]
+    assert spool.fresh(1) == [(seqs[0], 1)]
+    spool.offer(seqs[:3])
+    spool.offer([seqs[4]])
+    kill(spool)
+    again = opened(tmp_path)
+    assert (again.group(), again.fresh(9)) == (seqs[:3], [])
+    again.done(seqs[0])
+    assert again.group() == seqs[1:3]
+    again.ungroup(seqs[1:3])
+    assert (again.group(), again.fresh(9)) == ([], [])
+    again.withdraw(seqs[1:3])
+    assert [seq for seq, _ in again.fresh(9)] == seqs[1:4]
+    kill(again)
+    assert [seq for seq, _ in opened(tmp_path).fresh(9)] == seqs[1:4]
+
+
+def test_a_group_keeps_its_last_batch_when_the_spool_runs_full(tmp_path: Path) -> None:
+    spool = opened(tmp_path, max_bytes=8000)
+    seqs = fill(spool, *(b"x" * 400 for _ in range(10)))
+    spool.offer(seqs)
+    fill(spool, *(b"y" * 400 for _ in range(12)))
+    assert spool.n_dropped > 0
+    assert spool.group() == seqs[spool.n_dropped :]

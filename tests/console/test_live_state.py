@@ -217,3 +217,25 @@ def test_a_stored_reading_and_a_published_sample_show_alike() -> None:
     stored.apply(store.from_sample(sample, received_s=T0))
     apply(published, sample)
     assert stored.body(T0)["instances"] == published.body(T0)["instances"]
+
+
+def test_s20_an_instance_that_is_gone_leaves_the_view_and_history_does_not_bring_it_back() -> None:
+    live = state()
+    apply(live, instance("f/pd/d0", T0), instance("f/pd/d1", T0))
+    apply(live, instance("f/pd/d0", T0 + 1, state="gone"), received_s=T0 + 1)
+    assert list(live.body(T0)["instances"]) == ["f/pd/d1"]
+    assert live.body(T0)["pools"]["pd/decode"]["n"] == 1
+    apply(live, instance("f/pd/d0", T0 - 30), received_s=T0 + 2)
+    assert list(live.body(T0)["instances"]) == ["f/pd/d1"]
+    apply(live, instance("f/pd/d0", T0 + 3), received_s=T0 + 3)
+    assert list(live.body(T0)["instances"]) == ["f/pd/d0", "f/pd/d1"]
+
+
+@pytest.mark.parametrize("trouble", ["failed", "down", "slow"])
+def test_a_reading_that_went_wrong_begins_a_failure(trouble: str) -> None:
+    live = state()
+    apply(live, instance("f/pd/d0", T0, state=trouble, error="why"), received_s=T0)
+    [finding] = [f for f in live.missing(T0 + 1) if f.key.startswith("failing:")]
+    assert "why" in finding.effect
+    apply(live, instance("f/pd/d0", T0 + 1), received_s=T0 + 1)
+    assert not [f for f in live.missing(T0 + 2) if f.key.startswith("failing:")]

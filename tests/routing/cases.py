@@ -1,4 +1,4 @@
-"""A small fleet, and telemetry for it written straight into the sample tables.
+"""A small fleet, and telemetry for it written straight into the landing zone.
 
 Rows go through Django's connection, so a test that rolls back takes them along.
 """
@@ -11,13 +11,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import msgspec
 import numpy as np
 from django.db import connection
 
 from routing import commands
 from routing.models import Fleet
-from telemetry import store, wire
+from telemetry import bodies, layouts, store, wire
 from telemetry.models import Source
 
 NOW = datetime.datetime(2026, 11, 29, 12, 0, tzinfo=datetime.UTC)
@@ -89,57 +88,61 @@ def after(seconds: float) -> datetime.datetime:
     return NOW + datetime.timedelta(seconds=seconds)
 
 
-_COLUMN_SIGNALS = {
-    "running": "requests_running",
-    "waiting": "requests_waiting",
-    "kv_ratio": "kv_cache_usage_ratio",
-}
-
-
 def feed(samples: Iterable[store.Sample], *, delay_s: float = 0.0) -> None:
     """Store samples as ingest would have, received `delay_s` after each was taken."""
-    ids: dict[tuple[str, str], int] = {}
+    places: dict[layouts.Key, int] = {}
     for sample in samples:
-        reading = store.from_sample(sample, received_s=sample.at_s + delay_s)
-        key = (reading.kind, reading.path)
-        if key not in ids:
-            source, _ = Source.objects.update_or_create(
+        received_s = sample.at_s + delay_s
+        reading = store.from_sample(sample, received_s=received_s)
+        batch = wire.Batch(
+            v=wire.WIRE_VERSION,
+            agent="test",
+            boot=1,
+            seq=1,
+            sent_at_s=received_s,
+            **{f"{reading.kind}s": [sample]},
+        )
+        key = layouts.key_of(batch)
+        if key not in places:
+            places[key] = _place(layouts.of(key), received_s)
+            Source.objects.update_or_create(
                 kind=reading.kind,
                 path=reading.path,
                 defaults={
                     "role": reading.role,
                     "engine": reading.engine,
                     "agent": "test",
-                    "last_seen_at": _utc(reading.received_s),
+                    "last_seen_at": _utc(received_s),
                 },
             )
-            ids[key] = source.pk
-        _insert(ids[key], reading, sample)
+        with connection.cursor() as cursor:
+            cursor.execute(
+                "INSERT INTO telemetry_landing (layout_id, landed_at, at, received_at, body)"
+                " VALUES (%s, now(), %s, %s, %s)",
+                [
+                    places[key],
+                    _utc(reading.at_s),
+                    _utc(received_s),
+                    bodies.pack(wire.encode(batch)),
+                ],
+            )
+            cursor.execute(
+                "UPDATE telemetry_layout SET last_seen_at = greatest(last_seen_at, %s)"
+                " WHERE id = %s",
+                [_utc(received_s), places[key]],
+            )
 
 
-def _insert(source_id: int, reading: store.Reading, sample: store.Sample) -> None:
-    values: dict[str, Any] = {
-        "source_id": source_id,
-        "at": _utc(reading.at_s),
-        "received_at": _utc(reading.received_s),
-        "state": reading.state,
-        "error": reading.error,
-        "detail": msgspec.msgpack.encode(sample),
-    }
-    if reading.kind == "instance":
-        values["role"] = reading.role
-    for column in store.COLUMNS[reading.kind]:
-        if column in ("plan_epoch", "plan_version"):
-            values[column] = getattr(sample, column)
-        else:
-            name = _COLUMN_SIGNALS.get(column, column)
-            values[column] = getattr(reading.signals, name, None)
+def _place(layout: layouts.Layout, seen_s: float) -> int:
     with connection.cursor() as cursor:
-        places = ", ".join(["%s"] * len(values))
         cursor.execute(
-            f"INSERT INTO telemetry_{reading.kind}_sample ({', '.join(values)}) VALUES ({places})",
-            list(values.values()),
+            "INSERT INTO telemetry_layout AS old (digest, facts, last_seen_at) VALUES (%s, %s, %s)"
+            " ON CONFLICT (digest) DO UPDATE SET last_seen_at = old.last_seen_at RETURNING id",
+            [layout.digest, layout.encode(), _utc(seen_s)],
         )
+        [(layout_id,)] = cursor.fetchall()
+        assert isinstance(layout_id, int)
+        return layout_id
 
 
 def _utc(at_s: float) -> datetime.datetime:

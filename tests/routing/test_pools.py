@@ -114,3 +114,25 @@ def test_a_failed_reading_does_not_replace_a_good_one() -> None:
     seen = pools(reading(ago_s=20.0, kv_cache_usage_ratio=0.9), reading(ago_s=1.0, state="failed"))
     assert seen.silent("f1/pd/", "decode") == ("f1/pd/d0",)
     assert seen.kv_usage_ratio("f1/pd/", "decode") is None
+
+
+def test_s18_an_engine_that_does_not_answer_in_time_is_no_evidence_of_idleness() -> None:
+    """It was idle a moment ago, and is maybe busy now: counted in its pool, taken as full."""
+    seen = pools(
+        reading("d0", ago_s=4.0, kv_cache_usage_ratio=0.0, requests_waiting=0.0),
+        reading("d0", ago_s=1.0, state="slow"),
+        reading("d1", kv_cache_usage_ratio=0.8, requests_waiting=3.0),
+    )
+    assert seen.count("f1/pd/", "decode") == 2
+    assert seen.silent("f1/pd/", "decode") == ("f1/pd/d0",)
+    assert seen.kv_usage_ratio("f1/pd/", "decode") == pytest.approx(0.8)
+    assert seen.queue("f1/pd/", "decode") == 3.0
+
+
+def test_s20_an_instance_that_is_gone_leaves_its_pool_at_once() -> None:
+    gone = [reading("d0", ago_s=2.0, requests_waiting=5.0), reading("d0", ago_s=1.0, state="gone")]
+    seen = pools(*gone, reading("d1", requests_waiting=1.0))
+    assert (seen.count("f1/pd/", "decode"), seen.queue("f1/pd/", "decode")) == (1, 1.0)
+    assert seen.silent("f1/pd/", "decode") == ()
+    back = pools(*gone, reading("d0", ago_s=0.5, requests_waiting=2.0))
+    assert back.count("f1/pd/", "decode") == 1

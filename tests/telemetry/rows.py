@@ -83,4 +83,4 @@ def commit(*batches: wire.Batch, received_s: float) -> list[Outcome]:
 
 def arrivals(batches: Iterable[wire.Batch], received_s: float) -> list[Arrival]:
     """Batches as the ingest hands them on."""
-    return [Arrival(b, wire.encode(b), received_s) for b in batches]
+    return [Arrival(b, bodies.pack(wire.encode(b)), received_s) for b in batches]

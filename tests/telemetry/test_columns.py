@@ -1,4 +1,4 @@
-"""Columns: exact where they promise it, seven digits elsewhere, gaps as gaps, damage as an error."""
+"""Columns: exact where they promise it, seven digits elsewhere, gaps as gaps, damage as errors."""
 
 from __future__ import annotations
 

@@ -6,7 +6,6 @@ import asyncio
 import itertools
 import threading
 import time
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -27,9 +26,8 @@ LONG = T0 + 7200.0
 
 
 @pytest.fixture(autouse=True)
-def fresh_names() -> Iterator[None]:
+def fresh_names() -> None:
     tables.NAMES.forget()
-    yield
 
 
 def compact_all() -> int:
@@ -49,7 +47,7 @@ def readings(name: str, n: int = 40, step_s: float = 3.0) -> list[wire.Batch]:
         signals: dict[str, Any] = {
             "requests_running": float(i % 5),
             "prompt_tokens_total": 1000.0 * i if i < 20 else 10.0 * i,
-            "kv_cache_usage_ratio": None if i % 4 == 0 else round(0.01 * i, 4),
+            "kv_cache_usage_ratio": None if i % 4 == 0 else round(0.01 * (i % 90), 4),
             "requests_waiting_by_stage": {"prefill": float(i), "bootstrap": 1.0} if i % 2 else None,
             "ttft_seconds": histogram(float(i)),
         }

@@ -191,7 +191,7 @@ def test_without_a_database_it_refuses_at_once_and_begins_when_there_is_one() ->
             connect,
             publish=lambda arrivals: None,
             max_batches=10,
-            )
+        )
         starting = asyncio.create_task(flusher.start())
         await asyncio.sleep(0)
         assert await settled(offer(flusher, batch("early"))) == ["Unavailable"]

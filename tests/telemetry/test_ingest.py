@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from console import env
-from telemetry import ingest, tokens, wire
+from telemetry import ingest, reports, tokens, wire
 from tests.servers import Server
 from tests.telemetry.batches import batch, instance, link, router, unique
 from tests.telemetry.rows import n_samples, sql
@@ -362,6 +362,7 @@ async def test_a_body_that_stalls_is_refused_and_gives_its_room_back(
     door = ingest.Ingest(
         flusher=room,  # type: ignore[arg-type]
         token_cache=tokens.TokenCache(known),
+        refusals=reports.Refusals(),
         max_bytes=MAX_BYTES,
     )
     pieces = [{"type": "http.request", "body": b"x" * 1000, "more_body": True}]

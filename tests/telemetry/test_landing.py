@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+
 import psycopg
 import pytest
 
@@ -79,10 +80,7 @@ def test_two_processes_with_the_same_batches_store_them_once() -> None:
     now_s, agent, path = time.time(), unique("agent"), unique("f/pd/d")
     groups = [
         arrivals(
-            (
-                batch(f"{agent}-{i}", instance(f"{path}{i}", now_s), seq=turn)
-                for i in range(20)
-            ),
+            (batch(f"{agent}-{i}", instance(f"{path}{i}", now_s), seq=turn) for i in range(20)),
             now_s,
         )
         for turn in range(10)

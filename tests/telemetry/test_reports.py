@@ -57,7 +57,7 @@ def test_the_newest_report_of_each_agent_stands() -> None:
 
 def test_a_report_that_is_too_large_says_so_and_keeps_its_figures() -> None:
     sources = [
-        wire.SourceReport(kind="instance", id=f"f/c/{n}", unmatched=["x" * 400] * 100)
+        wire.SourceReport(kind="instance", id=f"f/c/{n}", unmatched=[f"{n}" * 400] * 100)
         for n in range(30)
     ]
     huge = report("v", n_dropped_batches=7, sources=sources)
@@ -65,6 +65,27 @@ def test_a_report_that_is_too_large_says_so_and_keeps_its_figures() -> None:
     kept = reports.told()["a"].report
     assert (kept.n_dropped_batches, kept.sources) == (7, [])
     assert "too many to keep" in kept.warnings[0]
+
+
+def test_what_sources_share_is_kept_once() -> None:
+    names = [f"vllm:strange_{n}" for n in range(150)]
+    sources = [
+        wire.SourceReport(
+            kind="instance",
+            id=f"f/c/{n}",
+            found=["requests_waiting"],
+            missing={"rtt_s": "why"} if n % 2 else {},
+            unmatched=names if n else [],
+            n_unmatched=150,
+        )
+        for n in range(8)
+    ]
+    over(lambda c: reports.save(c, [("a", report("v", sources=sources), NOW_S)]))
+    over(lambda c: reports.save(c, [("b", report("v", sources=sources[:3]), NOW_S)]))
+    assert len(bytes(StoredReport.objects.get(agent="a").report)) < 5_000
+    told = reports.told()
+    assert told["a"].report.sources == sources
+    assert told["b"].report.sources == sources[:3]
 
 
 def test_nothing_in_a_report_is_trusted() -> None:
@@ -80,13 +101,13 @@ def test_nothing_in_a_report_is_trusted() -> None:
     over(lambda c: reports.save(c, [("a", odd, NOW_S)]))
     kept = reports.told()["a"].report
     assert (kept.version, kept.skew_s) == ("v�", None)
-    assert (len(kept.warnings), len(kept.warnings[0])) == (100, 501)
+    assert (len(kept.warnings), len(kept.warnings[0])) == (200, 501)
     [read] = kept.sources
     assert read.read_s is None
     assert read.error is not None
     assert read.error.startswith("one�two�three")
     assert len(read.error) == 501
-    assert read.unmatched == ["a�b"] * 100
+    assert read.unmatched == ["a�b"] * 200
     assert read.missing["requests_waiting"] == "�[31m"
 
 

@@ -73,7 +73,12 @@ def test_a_series_is_a_mean_per_bin_and_an_empty_bin_is_a_gap() -> None:
     path, silent = unique("f/pd/d"), unique("f/pd/silent")
     running(path, (0, 1.0), (1, 3.0), (4, None), (6, 5.0))
     answer = history.series(
-        "instance", "requests_running", paths=[path, silent], since_s=T0, until_s=T0 + 8, max_points=100
+        "instance",
+        "requests_running",
+        paths=[path, silent],
+        since_s=T0,
+        until_s=T0 + 8,
+        max_points=100,
     )
     assert answer == {
         "t": [T0, T0 + 2, T0 + 4, T0 + 6],

@@ -126,6 +126,22 @@ def test_pieces_of_any_size_are_the_same_requests() -> None:
     assert whole.blocks == small.blocks
 
 
+def test_fresh_prompts_are_those_of_their_rows_with_higher_ids() -> None:
+    given = trace()
+    varied = TraceWorkload(given, shift=True, keep_ratio=0.7, laps="fresh", n_requests=500)
+    found = run(varied, 3)
+    assert given.blocks is not None
+    assert found.blocks is not None
+    laps = []
+    for answer, blocks in zip(found.output_tokens.tolist(), found.blocks, strict=True):
+        own = given.blocks[answer - 1]
+        higher = {new - old for new, old in zip(blocks, own, strict=True)}
+        assert len(higher) == 1
+        laps.append(higher.pop() / given.n_ids)
+    assert laps == sorted(laps)
+    assert set(laps) == set(range(int(laps[-1]) + 1))
+
+
 def test_a_trace_may_be_brought_to_a_rate() -> None:
     described = parse_scenario(document(fleet=ONE_PD + WORKLOAD))
     workload = trace_workload(

@@ -14,6 +14,8 @@ from telemetry.canonical import Canonical
 from telemetry.engine_maps import MAPS
 from telemetry.signals import Signal
 
+MAX_SHOWN_UNMATCHED = 20
+
 
 class Command(BaseCommand):
     help = "Show the canonical signals in a /metrics text: value, state, unit and source series."
@@ -24,6 +26,12 @@ class Command(BaseCommand):
         parser.add_argument(
             "--engine", default="auto", metavar="|".join(("auto", *MAPS)), help="default: auto"
         )
+        parser.add_argument(
+            "--engine-version",
+            default="",
+            metavar="VERSION",
+            help="where the text does not say it; some names changed their meaning",
+        )
         parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
 
     def handle(self, *args: Any, **options: Any) -> None:
@@ -31,7 +39,11 @@ class Command(BaseCommand):
         if engine not in ("auto", *MAPS):
             known = ", ".join(("auto", *MAPS))
             raise CommandError(f"--engine={engine!r}: must be one of {known}", returncode=2)
-        read = canonical.canonicalise(exposition.parse(_text(options["metrics"])), engine)
+        read = canonical.canonicalise(
+            exposition.parse(_text(options["metrics"])),
+            engine,
+            version=options["engine_version"],
+        )
         if options["json"]:
             self.stdout.write(json.dumps(read.to_json(), allow_nan=False))
         else:
@@ -49,15 +61,33 @@ def _text(name: str) -> str:
 def _table(read: Canonical) -> str:
     rows = [
         (name, signal.state, _shown(signal), signal.unit, _why(signal))
-        for name, signal in read.signals.items()
+        for name, signal in sorted(read.signals.items(), key=lambda item: _is_missing(item[1]))
     ]
     widths = [max((len(row[i]) for row in rows), default=0) for i in range(4)]
-    lines = [f"engine {read.engine} {read.engine_version}".rstrip()]
+    lines = [_headline(read)]
     for *cells, last in rows:
         line = "  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True))
         lines.append(f"{line}  {last}".rstrip())
+    if read.n_unmatched:
+        names = ", ".join(read.unmatched[:MAX_SHOWN_UNMATCHED])
+        more = read.n_unmatched - MAX_SHOWN_UNMATCHED
+        lines.append(f"no signal: {names}" + (f" and {more} more" if more > 0 else ""))
     lines += [f"warning: {warning}" for warning in read.warnings]
     return "\n".join(lines)
+
+
+def _headline(read: Canonical) -> str:
+    parts = [f"engine {read.engine} {read.engine_version}".rstrip()]
+    if read.addons:
+        parts.append(f"with {', '.join(read.addons)}")
+    parts.append(f"{read.n_series} series")
+    if read.n_bad_lines:
+        parts.append(f"{read.n_bad_lines} lines that cannot be read")
+    return ", ".join(parts)
+
+
+def _is_missing(signal: Signal) -> bool:
+    return signal.state == "missing"
 
 
 def _shown(signal: Signal) -> str:

@@ -173,7 +173,8 @@ def _console_programs(
     python = sys.executable
     uvicorn = (
         *(python, "-m", "uvicorn", "console.asgi:application", "--host", host),
-        *("--port", str(port), "--lifespan", "on", "--ws-per-message-deflate", "false"),
+        *("--port", str(port), "--lifespan", "on", "--http", "console.front:Front"),
+        *("--ws-per-message-deflate", "false"),
         *(
             "--log-level",
             "warning",

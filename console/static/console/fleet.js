@@ -6,6 +6,7 @@ import * as f from "./format.js";
 import { showGates } from "./gates.js";
 import { judged } from "./links.js";
 import { live } from "./live.js";
+import { unread } from "./readings.js";
 import { refresh } from "./refresh.js";
 
 const STALE_S = Number(document.body.dataset.staleS);
@@ -25,7 +26,7 @@ function showRows(selector, key, readings, columns) {
 
 function showRow(row, reading, columns, freshState = ["good", "fresh"]) {
   const silent = serverNow() - reading.received_s > STALE_S;
-  const known = !silent && reading.state !== "failed";
+  const known = !silent && reading.state === "ok";
   row.classList.toggle("aside", !known);
   for (const [field, write] of Object.entries(columns)) {
     const value = known || silent ? reading[field] : null;
@@ -33,7 +34,7 @@ function showRow(row, reading, columns, freshState = ["good", "fresh"]) {
   }
   const state = row.querySelector('[data-cell="state"]');
   if (silent) setState(state, "warn", `silent since ${f.clock(reading.received_s)}`);
-  else if (!known) setState(state, "bad", `read failed${reading.error ? `: ${reading.error}` : ""}`);
+  else if (!known) setState(state, ...unread(reading));
   else if (reading.down_since_s != null) setState(state, "bad", "down");
   else setState(state, ...freshState);
   const age = row.querySelector('[data-cell="age"] time');
@@ -67,7 +68,7 @@ function showFound(row, found, reading) {
   }
 }
 
-const isRead = (reading) => reading && reading.state !== "failed"
+const isRead = (reading) => reading && reading.state === "ok"
   && reading.down_since_s == null && serverNow() - reading.received_s <= STALE_S;
 
 // An engine that changed its role says so in its next reading.

@@ -3,6 +3,7 @@
 import { element, setText, svg } from "./dom.js";
 import { clock, duration, exact, gbps, percent, significant } from "./format.js";
 import { trouble } from "./links.js";
+import { unread } from "./readings.js";
 
 const WIDEST = 26;
 const THINNEST = 8;
@@ -157,7 +158,7 @@ export class Topology {
   }
 
   showPipe(pipe, link, reading, isFresh, found) {
-    const failed = reading?.state === "failed";
+    const failed = reading && reading.state !== "ok";
     const known = reading && isFresh && !failed;
     const down = known && reading.down_since_s !== null;
     const use = known ? reading.utilisation_ratio : null;
@@ -165,7 +166,7 @@ export class Topology {
     pipe.use.setAttribute("stroke-width", use ? Math.max(1.5, pipe.width * Math.min(1, use)) : 0);
     pipe.use.setAttribute("class", use > 0.9 ? "pipe-use over" : "pipe-use");
     let says = "not read yet";
-    if (failed) says = `⚠ read failed: ${reading.error ?? "no reason given"}`;
+    if (failed) says = `⚠ ${unread(reading)[1]}`;
     else if (reading && !isFresh) says = `⚠ silent since ${clock(reading.received_s)}`;
     else if (down) says = `⚠ down since ${clock(reading.down_since_s)}`;
     else if (known) {

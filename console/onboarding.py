@@ -1,0 +1,471 @@
+"""The onboarding page: what telemetry is expected, what came, what fits, and what to type next.
+
+For one fleet, or for the whole site. `load` reads the tables once and judges; the page and the API
+show the same rows.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from django.conf import settings
+from django.core.paginator import Paginator
+from django.db.models import Q
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import get_object_or_404, render
+from django.utils import timezone
+
+from console import missing, onboarding_steps, onboarding_words
+from console.context import FORGOTTEN_AFTER_S, STALE_AFTER_S, loop_stale_s
+from console.missing import Finding
+from console.onboarding_agents import (
+    REFUSED_LATELY_S,
+    AgentRow,
+    Known,
+    RefusedRow,
+    ToldBy,
+    agent_rows,
+)
+from console.onboarding_rows import (
+    Expected,
+    Heard,
+    Inventory,
+    Key,
+    Read,
+    SignalRow,
+    Site,
+    SourceRow,
+    StrangerRow,
+    expectations,
+    signal_rows,
+    source_rows,
+    stranger_rows,
+)
+from console.onboarding_words import Gap
+from console.roles import readable
+from console.wanted import KINDS
+from routing import fleets
+from routing.models import Fleet, RouterState
+from telemetry import reports, store
+from telemetry.models import Agent, ApiToken, Source
+
+SOURCES_PER_PAGE: Final = 100
+AGENTS_PER_PAGE: Final = 50
+STRANGERS_SHOWN: Final = 50
+REPORT_LASTS_S: Final = 90.0
+"""An agent that was heard so long after its newest report sends none: what it says is past."""
+SHOWN: Final = {
+    "all": "All",
+    "trouble": "In trouble",
+    "instance": "Instances",
+    "link": "Links",
+    "router": "Gates",
+}
+
+
+@dataclass(frozen=True)
+class Telemetry:
+    """Everything known of the telemetry of a fleet (or the site), at one moment."""
+
+    inventories: Mapping[str, Inventory]
+    rows: list[SourceRow]
+    agents: list[AgentRow]
+    refused: list[RefusedRow]
+    findings: list[Finding]
+    now_s: float
+
+    @property
+    def expected(self) -> list[tuple[str, Expected]]:
+        """(fleet, what it expects and gets), fleet by fleet."""
+        return [
+            (inventory.fleet, expected)
+            for inventory in self.inventories.values()
+            for expected in expectations(inventory, self.rows)
+        ]
+
+    @property
+    def strangers(self) -> list[StrangerRow]:
+        reports_of = {row.name: row.report for row in self.agents if row.report is not None}
+        return stranger_rows(self.rows, reports_of)
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether anything of these fleets ever reported (within a day)."""
+        return any(row.fleet and row.last_s is not None for row in self.rows)
+
+    def gaps(self, signals: Sequence[SignalRow]) -> list[Gap]:
+        """What is missing that has a next command. Before anything reported the path is enough."""
+        found = onboarding_words.gaps(
+            self.inventories,
+            self.rows,
+            self.agents,
+            self.refused,
+            signals,
+            self.findings,
+            now_s=self.now_s,
+        )
+        return found if self.has_begun else [g for g in found if not g.in_path]
+
+
+def load(shown: str | None, now: datetime) -> Telemetry:
+    """Fleet `shown`, or the whole site, as the database has it at `now`."""
+    everyone = inventories(now)
+    mine = everyone if shown is None else {shown: everyone[shown]}
+    heard = list(_heard(shown, everyone, now))
+    told = reports.told(None if shown is None else {one.agent for one in heard})
+    agents = _agents(now)
+    current = {
+        name: told[name]
+        for name in told
+        if name in agents and agents[name].last_s - told[name].at_s <= REPORT_LASTS_S
+    }
+    reads = _reads(shown, heard, current, agents, now)
+    # A report without sources was too large to keep them: it says nothing of what is not there.
+    telling = {name for name, one in current.items() if one.report.sources}
+    heard = [_as_heard(one, reads.get((one.kind, one.path)), telling) for one in heard]
+    rows = source_rows(heard, reads, everyone, shown=shown, now_s=now.timestamp())
+    names = {row.agent for row in rows if row.agent}
+    refused = _refused(shown, names, now)
+    names |= {row.agent for row in refused if row.agent}
+    known = {name: one for name, one in agents.items() if shown is None or name in names}
+    judged = _agent_rows(known, rows, told, refused, now)
+    return Telemetry(
+        inventories=mine,
+        rows=rows,
+        agents=judged,
+        refused=refused,
+        findings=[f for name in mine for f in _findings(mine[name], rows, judged, now)],
+        now_s=now.timestamp(),
+    )
+
+
+def inventories(now: datetime) -> dict[str, Inventory]:
+    """What every registered fleet is made of, by its name."""
+    gates: dict[str, list[str]] = {}
+    lately = now - timedelta(seconds=FORGOTTEN_AFTER_S)
+    routers = RouterState.objects.filter(last_seen_at__gt=lately).order_by("router")
+    for fleet, router in routers.values_list("fleet_id", "router"):
+        gates.setdefault(fleet, []).append(router)
+    return {
+        fleet.pk: _inventory(fleet, tuple(gates.get(fleet.pk, ())))
+        for fleet in Fleet.objects.order_by("name")
+    }
+
+
+def _inventory(fleet: Fleet, gates: tuple[str, ...]) -> Inventory:
+    # The document itself: an upgrade that no longer accepts it must not take this page along.
+    document = fleet.scenario
+    return Inventory(
+        fleet=fleet.pk,
+        sites={
+            cluster["name"]: Site(
+                kind=cluster["kind"],
+                profile=cluster["profile"],
+                instances=cluster["instances"],
+                n_prefill=cluster.get("start", {}).get("n_prefill"),
+            )
+            for cluster in document.get("clusters", [])
+        },
+        links={f"{link['from']}->{link['to']}": link["gbps"] for link in document.get("links", [])},
+        gates=gates,
+    )
+
+
+def _heard(shown: str | None, everyone: Mapping[str, Inventory], now: datetime) -> Iterable[Heard]:
+    """Sources of the last day: those of `shown`, all links, and those of no registered fleet."""
+    found = Source.objects.filter(last_seen_at__gt=now - timedelta(seconds=FORGOTTEN_AFTER_S))
+    if shown is not None:
+        wanted = Q(kind="link") | Q(path__startswith=f"{shown}/")
+        stranger = Q()
+        for name in everyone:
+            stranger &= ~Q(path__startswith=f"{name}/")
+        found = found.filter(wanted | stranger)
+    columns = found.values_list(
+        *("kind", "path", "role", "engine", "engine_version", "agent"),
+        *("first_seen_at", "last_seen_at"),
+    )
+    for kind, path, role, engine, version, agent, first, last in columns.iterator():
+        first_s, last_s = first.timestamp(), last.timestamp()
+        yield Heard(kind, path, role, engine, version, agent, first_s=first_s, last_s=last_s)
+
+
+def _agents(now: datetime) -> dict[str, Known]:
+    """Every agent that was heard in the last day."""
+    lately = now - timedelta(seconds=FORGOTTEN_AFTER_S)
+    found = Agent.objects.filter(last_seen_at__gt=lately)
+    return {
+        name: Known(last_s=at.timestamp(), skew_s=skew_s)
+        for name, at, skew_s in found.values_list("name", "last_seen_at", "skew_s")
+    }
+
+
+def _as_heard(one: Heard, read: Read | None, telling: Container[str]) -> Heard:
+    """The table of sources is written every few minutes: whoever told more lately counts."""
+    if read is not None:
+        return replace(one, last_s=max(one.last_s, read.heard_s))
+    return replace(one, is_left=one.agent in telling)
+
+
+def _reads(
+    shown: str | None,
+    heard: Sequence[Heard],
+    told: Mapping[str, reports.Told],
+    agents: Mapping[str, Known],
+    now: datetime,
+) -> dict[Key, Read]:
+    """What is known of each source's newest reading: by its agent's report, or by itself."""
+    by_agent = {
+        agent: {(source.kind, source.id): source for source in found.report.sources}
+        for agent, found in told.items()
+    }
+    reads: dict[Key, Read] = {}
+    for one in heard:
+        source = by_agent.get(one.agent, {}).get((one.kind, one.path))
+        if source is not None:
+            reads[one.kind, one.path] = Read(
+                found=frozenset(source.found),
+                at_s=told[one.agent].at_s,
+                heard_s=agents[one.agent].last_s,
+                state=source.state,
+                error=source.error or "",
+                report=source,
+            )
+    for kind in KINDS:
+        if any(one.kind == kind and (kind, one.path) not in reads for one in heard):
+            _read_samples(kind, shown, reads, now)
+    return reads
+
+
+def _read_samples(kind: str, shown: str | None, reads: dict[Key, Read], now: datetime) -> None:
+    """For sources of which nobody reports: what their newest reading holds."""
+    prefix = "" if shown is None or kind == "link" else f"{shown}/"
+    newest = store.latest(kind, prefix=prefix, now_s=now.timestamp(), within_s=REPORT_LASTS_S)
+    for reading in newest:
+        if (kind, reading.path) not in reads:
+            signals = reading.signals
+            found = (n for n in signals.__struct_fields__ if getattr(signals, n) not in (None, {}))
+            reads[kind, reading.path] = Read(
+                found=frozenset(found),
+                at_s=reading.received_s,
+                heard_s=reading.received_s,
+                state=reading.state,
+                error=reading.error or "",
+            )
+
+
+def _refused(shown: str | None, mine: set[str], now: datetime) -> list[RefusedRow]:
+    """Refusals of the last day: of agents of the fleet, and of those that belong to none yet."""
+    found = reports.refused(since=now - timedelta(seconds=FORGOTTEN_AFTER_S))
+    tokens = {
+        prefix: (name, fleet)
+        for prefix, name, fleet in ApiToken.objects.filter(
+            prefix__in={row.token for row in found if row.token}
+        ).values_list("prefix", "name", "fleet")
+    }
+    elsewhere: set[str] = set()
+    if shown is not None:
+        named = {row.agent for row in found if row.agent} - mine
+        elsewhere = set(Source.objects.filter(agent__in=named).values_list("agent", flat=True))
+    rows = []
+    for row in found:
+        token, fleet = tokens.get(row.token, ("", ""))
+        if row.agent in elsewhere or (shown is not None and fleet not in ("", shown)):
+            continue
+        rows.append(
+            RefusedRow(
+                agent=row.agent,
+                token=row.token,
+                whose=row.agent or (f"token {token}" if token else ""),
+                status=row.status,
+                field=row.field,
+                error=row.error,
+                count=row.count,
+                first_s=row.first_at.timestamp(),
+                last_s=row.last_at.timestamp(),
+                is_recent=(now - row.last_at).total_seconds() <= REFUSED_LATELY_S,
+            )
+        )
+    return rows
+
+
+def _agent_rows(
+    known: Mapping[str, Known],
+    rows: Sequence[SourceRow],
+    told: Mapping[str, reports.Told],
+    refused: Sequence[RefusedRow],
+    now: datetime,
+) -> list[AgentRow]:
+    return agent_rows(
+        known,
+        {name: ToldBy(one.report, one.at_s) for name, one in told.items()},
+        refused,
+        Counter(row.agent for row in rows if row.agent),
+        now_s=now.timestamp(),
+    )
+
+
+def _findings(
+    inventory: Inventory, rows: Sequence[SourceRow], agents: Sequence[AgentRow], now: datetime
+) -> list[Finding]:
+    """What the strip of every page says is missing, as far as it is telemetry."""
+    mine = [
+        row
+        for row in rows
+        if inventory.owns(row) and row.last_s is not None and row.state != "gone"
+    ]
+    reads: dict[str, list[tuple[str, str]]] = {}
+    for row in mine:
+        reads.setdefault(row.agent, []).append((row.kind, row.path))
+    # Who is refused is there, and is told of by that.
+    present = {row.name: row for row in agents if row.name in reads}
+    view = missing.View(
+        fleet=inventory.fleet,
+        agents={
+            name: now.timestamp() if row.state in ("refused", "clock") else row.last_s or 0.0
+            for name, row in present.items()
+        },
+        reads=reads,
+        sources=[_source(row) for row in mine],
+        links=inventory.links,
+        pds=[name for name, site in inventory.sites.items() if site.kind == "pd"],
+        loop=_loop(Fleet.objects.get(pk=inventory.fleet)),
+        stale_s=STALE_AFTER_S,
+        loop_stale_s=loop_stale_s(settings.ENV["CONSOLE_TICK_S"]),
+    )
+    found = missing.findings(view, now.timestamp())
+    return [finding for finding in found if not finding.key.startswith("ack:")]
+
+
+def _source(row: SourceRow) -> missing.Source:
+    failing = row.state in ("failed", "down", "slow") and row.read is not None
+    return missing.Source(
+        kind=row.kind,  # type: ignore[arg-type]
+        path=row.path,
+        agent=row.agent,
+        received_s=row.last_s or 0.0,
+        failing_since_s=row.read.at_s if failing and row.read else None,
+        error=row.read.error if row.read else "",
+    )
+
+
+def _loop(fleet: Fleet) -> missing.Loop | None:
+    tick = fleets.newest_tick(fleet)
+    if tick is None:
+        return None
+    plan = fleets.newest_adopted(fleet)
+    return missing.Loop(
+        at_s=tick.at.timestamp(),
+        mode=tick.mode,
+        action=tick.action,
+        reason=tick.reason,
+        plan=(plan.epoch, plan.version) if plan and plan.version is not None else None,
+        plan_since_s=plan.created_at.timestamp() if plan else None,
+    )
+
+
+@readable
+def fleet_page(request: HttpRequest, fleet: str) -> HttpResponse:
+    """One fleet's telemetry, or the path to its first figures."""
+    found = get_object_or_404(Fleet, pk=fleet)
+    request.session["fleet"] = found.pk
+    return _page(request, found)
+
+
+@readable
+def site_page(request: HttpRequest) -> HttpResponse:
+    """Everything that reports to this console, whatever it belongs to."""
+    return _page(request, None)
+
+
+def _page(request: HttpRequest, fleet: Fleet | None) -> HttpResponse:
+    now = timezone.now()
+    telemetry = load(fleet.pk if fleet else None, now)
+    signals = signal_rows(telemetry.rows)
+    gaps, strangers = telemetry.gaps(signals), telemetry.strangers
+    show = request.GET.get("show", "all")
+    search = request.GET.get("q", "")
+    chosen = chosen_rows(telemetry.rows, show=show, search=search)
+    context = {
+        "fleet": fleet,
+        "missing": telemetry.findings[: onboarding_words.MAX_GAPS] if fleet else [],
+        "telemetry": telemetry,
+        "headline": _headline(telemetry, len(gaps)),
+        "expected": telemetry.expected,
+        "path": _path(request, fleet, telemetry),
+        "gaps": gaps[: onboarding_words.MAX_GAPS],
+        "n_gaps_left": max(len(gaps) - onboarding_words.MAX_GAPS, 0),
+        "lacking": [row for row in signals if row.n_lacking],
+        "told": [row for row in signals if not row.n_lacking],
+        "filters": _filters(telemetry.rows),
+        "show": show,
+        "search": search,
+        "sources": Paginator(chosen, SOURCES_PER_PAGE).get_page(request.GET.get("page")),
+        "agents": Paginator(_worst_first(telemetry.agents), AGENTS_PER_PAGE).get_page(
+            request.GET.get("agents")
+        ),
+        "strangers": strangers[:STRANGERS_SHOWN],
+        "n_strangers": len(strangers),
+        "n_unmatched": sum(row.state == "unmatched" for row in telemetry.rows),
+        "refused": [(row, onboarding_words.refused_words(row)) for row in telemetry.refused],
+        "other_fleets": [] if fleet else list(telemetry.inventories),
+    }
+    return render(request, "onboarding.html", context)
+
+
+def _headline(telemetry: Telemetry, n_gaps: int) -> str:
+    if not telemetry.has_begun:
+        return "Nothing reports yet." if telemetry.inventories else "No fleet is described yet."
+    several = len(telemetry.inventories) > 1
+    expected = [
+        (f"{row.label} ({name})" if several else row.label, row.expected, row.fresh)
+        for name, row in telemetry.expected
+    ]
+    return onboarding_words.headline(expected, n_gaps)
+
+
+def chosen_rows(rows: Sequence[SourceRow], *, show: str, search: str) -> list[SourceRow]:
+    """Rows of one kind, or those in trouble, whose id, agent, engine or state has `search`;
+    those in trouble first."""
+    wanted = search.lower()
+    found = [
+        row
+        for row in rows
+        if (show not in KINDS or row.kind == show)
+        and (show != "trouble" or row.in_trouble)
+        and wanted in f"{row.path} {row.agent} {row.engine} {row.role} {row.mark.text}".lower()
+    ]
+    return _worst_first(found)
+
+
+def _worst_first(rows: Sequence[Any]) -> list[Any]:
+    # Python's sort keeps the order of equals: by id within each half.
+    return sorted(rows, key=lambda row: not row.in_trouble)
+
+
+def _filters(rows: Sequence[SourceRow]) -> list[dict[str, Any]]:
+    n = Counter(row.kind for row in rows)
+    n["all"] = len(rows)
+    n["trouble"] = sum(row.in_trouble for row in rows)
+    return [{"value": value, "label": label, "n": n[value]} for value, label in SHOWN.items()]
+
+
+def _path(
+    request: HttpRequest, fleet: Fleet | None, telemetry: Telemetry
+) -> list[onboarding_steps.Step]:
+    """The numbered way to the first figures; empty once anything of the fleet reported."""
+    if fleet is None:
+        return [] if telemetry.inventories else onboarding_steps.first_fleet()
+    if telemetry.has_begun:
+        return []
+    usable = Q(expires_at=None) | Q(expires_at__gt=timezone.now())
+    tokens = ApiToken.objects.filter(usable, revoked_at=None, fleet__in=("", fleet.pk))
+    return onboarding_steps.start_path(
+        telemetry.inventories[fleet.pk],
+        console_url=request.build_absolute_uri("/").rstrip("/"),
+        has_token=tokens.filter(scopes__contains=["ingest"]).exists(),
+        has_agent=bool(telemetry.agents),
+    )

@@ -1,0 +1,258 @@
+"""Any plain signal of any sources over time: as series, as percentile bands, as a heat map.
+
+Answers are arrays, one value a bin; a gap is null. What is older than this console keeps is read
+back from where it was forwarded to (`CONSOLE_HISTORY_URL`).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+import orjson
+from django.http import HttpResponse
+from django.shortcuts import get_object_or_404
+from django.urls import path
+from django.utils import timezone
+from drf_spectacular.utils import extend_schema
+from rest_framework import serializers
+from rest_framework.exceptions import APIException, ValidationError
+from rest_framework.request import Request
+
+from routing import queries
+from routing.models import Fleet
+from routing.queries import Queried
+from telemetry import chunks, history, partitions
+from telemetry.columns import Matrix
+from telemetry.doors import history as forwarded
+from telemetry.doors import promql
+from telemetry.doors import service as doors
+from telemetry.models import Source
+from telemetry.store import QueryError
+
+MAX_PATHS: Final = 20_000
+MAX_LEVELS: Final = 60
+DEFAULT_QUANTILES: Final = (0.1, 0.5, 0.9, 1.0)
+_RANGE_S: Final = 3600.0
+
+
+class HistoryQuery(queries.Query):
+    """Which signal of which sources, from when to when."""
+
+    kind = serializers.ChoiceField(choices=("instance", "link", "router"), default="instance")
+    signal = serializers.CharField(help_text="A plain signal, e.g. requests_waiting.")
+    prefix = serializers.CharField(
+        required=False, default="", allow_blank=True, help_text="Of the sources' ids."
+    )
+    paths = serializers.CharField(required=False, help_text="Ids, comma separated.")
+    start_s = serializers.FloatField(required=False, help_text="Epoch seconds; default 1 h ago.")
+    end_s = serializers.FloatField(required=False, help_text="Epoch seconds; default now.")
+    points = serializers.IntegerField(required=False, default=300, min_value=1, max_value=10_000)
+
+
+class BandsQuery(HistoryQuery):
+    """Which quantiles over the sources, bin by bin."""
+
+    quantiles = serializers.CharField(
+        required=False, help_text="In 0..1, comma separated; default 0.1,0.5,0.9,1."
+    )
+
+
+class HeatQuery(HistoryQuery):
+    """Into how many levels of value the sources of each bin are counted."""
+
+    levels = serializers.IntegerField(required=False, default=20, min_value=2, max_value=MAX_LEVELS)
+
+
+class SignalSeriesSerializer(serializers.Serializer):
+    t = serializers.ListField(child=serializers.FloatField(), help_text="Start of each bin.")
+    bin_s = serializers.FloatField()
+    series = serializers.DictField(
+        child=serializers.ListField(child=serializers.FloatField(allow_null=True))
+    )
+
+
+class BandsSerializer(serializers.Serializer):
+    t = serializers.ListField(child=serializers.FloatField())
+    bin_s = serializers.FloatField()
+    n = serializers.ListField(child=serializers.IntegerField(), help_text="Sources in each bin.")
+    bands = serializers.DictField(
+        child=serializers.ListField(child=serializers.FloatField(allow_null=True))
+    )
+
+
+class HeatSerializer(serializers.Serializer):
+    t = serializers.ListField(child=serializers.FloatField())
+    bin_s = serializers.FloatField()
+    edges = serializers.ListField(child=serializers.FloatField(), help_text="Of the levels.")
+    counts = serializers.ListField(
+        child=serializers.ListField(child=serializers.IntegerField()),
+        help_text="By level, then by bin: how many sources.",
+    )
+
+
+class NoHistory(APIException):
+    """What the forwarded history answered is of no use."""
+
+    status_code = 502
+
+
+class _View(Queried):
+    """Reads the signal; a view says how it is folded."""
+
+    query_class = HistoryQuery
+
+    def found(self, fleet: str | None) -> history.History:
+        """What was asked for. Raises ValidationError."""
+        asked = self.asked
+        if fleet is not None:
+            get_object_or_404(Fleet, pk=fleet)
+        until_s = asked.get("end_s", timezone.now().timestamp())
+        since_s = asked.get("start_s", until_s - _RANGE_S)
+        for name, value in (("start_s", since_s), ("end_s", until_s)):
+            if not 0.0 <= value <= 32_503_680_000.0:
+                raise ValidationError({name: ["must be epoch seconds"]})
+        span = {"since_s": since_s, "until_s": until_s, "max_points": asked["points"]}
+        try:
+            paths = self._paths(fleet)
+            if older := self._forwarded(paths, since_s, until_s):
+                return older
+            return history.read(asked["kind"], asked["signal"], paths=paths, **span)
+        except QueryError as exc:
+            names = {"field": "signal", "until": "end_s"}
+            raise ValidationError({names.get(exc.field, exc.field): [exc.error]}) from None
+
+    def _paths(self, fleet: str | None) -> list[str]:
+        asked = self.asked
+        if "paths" in asked:
+            paths = list(dict.fromkeys(p for p in asked["paths"].split(",") if p))
+            strange = [p for p in paths if fleet and not p.startswith(f"{fleet}/")]
+            if strange:
+                raise ValidationError({"paths": [f"{strange[0]} is not of fleet {fleet}"]})
+        else:
+            sources = Source.objects.filter(kind=asked["kind"], path__startswith=asked["prefix"])
+            if fleet is not None:
+                sources = sources.filter(path__startswith=f"{fleet}/")
+            paths = list(sources.order_by("path").values_list("path", flat=True)[: MAX_PATHS + 1])
+        if len(paths) > MAX_PATHS:
+            raise ValidationError({"prefix": [f"more than {MAX_PATHS} sources: narrow it"]})
+        return paths
+
+    def _forwarded(
+        self, paths: list[str], since_s: float, until_s: float
+    ) -> history.History | None:
+        """The range from where history is forwarded to, if it begins before what is kept here."""
+        client = doors.history()
+        bin_s = history.nice_bin_s(max(until_s - since_s, 0.0) / self.asked["points"])
+        kept = partitions.retention()
+        table = next(
+            (kept_for for width, kept_for in (
+                (60.0, kept.rollup_1m), (10.0, kept.rollup_10s), (0.0, kept.raw)
+            ) if bin_s >= width and (width == 0.0 or bin_s % width == 0)),
+            kept.raw,
+        )  # fmt: skip
+        oldest_s = timezone.now().timestamp() - table.total_seconds()
+        if client is None or not paths or not since_s < oldest_s or not until_s > since_s:
+            return None
+        try:
+            said = forwarded.series(
+                client,
+                self.asked["kind"],
+                self.asked["signal"],
+                paths=paths,
+                since_s=since_s,
+                until_s=until_s,
+                bin_s=bin_s,
+            )
+        except promql.QueryFailed as exc:
+            raise NoHistory(f"the forwarded history does not answer: {exc}") from None
+        rows = [said["series"][p] for p in paths]
+        values = np.array(rows, dtype=np.float64).T.reshape(len(said["t"]), len(paths))
+        return history.History(said["t"][0], said["bin_s"], tuple(paths), values)
+
+
+class SignalSeries(_View):
+    """One plain signal of many sources, one array a source."""
+
+    @extend_schema(parameters=[HistoryQuery], responses=SignalSeriesSerializer)
+    def get(self, request: Request, fleet: str | None = None) -> HttpResponse:
+        found = self.found(fleet)
+        values = _short(found.values, self.asked["signal"])
+        series = {p: np.ascontiguousarray(values[:, i]) for i, p in enumerate(found.paths)}
+        return _json({"t": found.times_s, "bin_s": found.bin_s, "series": series})
+
+
+class SignalBands(_View):
+    """Quantiles over the sources in each bin: how a fleet is doing, whatever its size."""
+
+    query_class = BandsQuery
+
+    @extend_schema(parameters=[BandsQuery], responses=BandsSerializer)
+    def get(self, request: Request, fleet: str | None = None) -> HttpResponse:
+        quantiles = _quantiles(self.asked.get("quantiles"))
+        found = self.found(fleet)
+        n_known = np.count_nonzero(~np.isnan(found.values), axis=1)
+        bands = np.full((len(quantiles), len(found.values)), np.nan)
+        some = n_known > 0
+        if some.any():
+            bands[:, some] = np.nanquantile(found.values[some], quantiles, axis=1)
+        said = {f"{q:g}": bands[i] for i, q in enumerate(quantiles)}
+        return _json({"t": found.times_s, "bin_s": found.bin_s, "n": n_known, "bands": said})
+
+
+class SignalHeat(_View):
+    """How many sources were at which level in each bin."""
+
+    query_class = HeatQuery
+
+    @extend_schema(parameters=[HeatQuery], responses=HeatSerializer)
+    def get(self, request: Request, fleet: str | None = None) -> HttpResponse:
+        found = self.found(fleet)
+        edges, counts = heat(found.values, self.asked["levels"], self.asked["signal"])
+        return _json({"t": found.times_s, "bin_s": found.bin_s, "edges": edges, "counts": counts})
+
+
+def heat(values: Matrix, n_levels: int, signal: str) -> tuple[Matrix, Matrix]:
+    """(edges of n_levels + 1, counts of shape (n_levels, n_bins)); a ratio's levels span 0..1."""
+    known = ~np.isnan(values)
+    top = 1.0 if signal.endswith("_ratio") else float(values[known].max()) if known.any() else 1.0
+    edges = np.linspace(0.0, top or 1.0, n_levels + 1)
+    levels = np.clip(np.searchsorted(edges, values, side="right") - 1, 0, n_levels - 1)
+    bins = np.broadcast_to(np.arange(len(values))[:, None], values.shape)
+    flat = levels[known] * len(values) + bins[known]
+    counts = np.bincount(flat, minlength=n_levels * len(values))
+    return edges, counts.reshape(n_levels, len(values))
+
+
+def _quantiles(text: str | None) -> list[float]:
+    if text is None:
+        return list(DEFAULT_QUANTILES)
+    try:
+        found = [float(part) for part in text.split(",")]
+    except ValueError:
+        found = []
+    if not 1 <= len(found) <= 20 or not all(0.0 <= q <= 1.0 for q in found):
+        raise ValidationError({"quantiles": ["give 1..20 numbers in 0..1, comma separated"]})
+    return found
+
+
+def _short(values: Matrix, signal: str) -> Any:
+    """Numbers in the precision they are kept in, which is half the text."""
+    return values if chunks.is_counter(signal) else values.astype(np.float32)
+
+
+def _json(body: dict[str, Any]) -> HttpResponse:
+    return HttpResponse(
+        orjson.dumps(body, option=orjson.OPT_SERIALIZE_NUMPY), content_type="application/json"
+    )
+
+
+urlpatterns = [
+    path(f"{prefix}telemetry/{name}", view.as_view(), name=f"api-{kind}{label}")
+    for prefix, kind in (("", ""), ("fleets/<slug:fleet>/", "fleet-"))
+    for name, view, label in (
+        ("series", SignalSeries, "signal-series"),
+        ("series/bands", SignalBands, "signal-bands"),
+        ("series/heat", SignalHeat, "signal-heat"),
+    )
+]

@@ -48,7 +48,7 @@ class Console:
             heartbeat_s=heartbeat_s,
             frame_s=frame_s,
         )
-        self._ingest = ingest.service()
+        self._ingest = ingest.service(committed=self._hub.take)
         self._doors = door_services.Service(
             self._ingest.flusher.offer,
             tokens.TokenCache(self._ingest.asker.grant),

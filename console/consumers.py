@@ -13,7 +13,7 @@ import random
 import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 from urllib.parse import parse_qs
 
 import msgspec
@@ -29,6 +29,7 @@ from django.utils.module_loading import import_string
 
 from console.auth import scopes_of
 from console.hub import Hub, Socket
+from console.live_state import MOST_ROWS, Scope
 from routing.models import Fleet
 
 log = logging.getLogger(__name__)
@@ -47,10 +48,20 @@ def in_database(function: Callable[..., T]) -> Callable[..., Awaitable[T]]:
     return database_sync_to_async(function, thread_sensitive=False, executor=_threads)
 
 
+_Rows = Annotated[
+    tuple[Annotated[str, msgspec.Meta(max_length=300)], ...], msgspec.Meta(max_length=MOST_ROWS)
+]
+
+
 class Message(msgspec.Struct, frozen=True):
-    """What a browser says: `pong` to a heartbeat, `snapshot` after a gap."""
+    """What a browser says: `pong` to a heartbeat, `snapshot` after a gap.
+
+    `scope` names the rows that it shows of a large fleet.
+    """
 
     type: str
+    instances: _Rows = ()
+    agents: _Rows = ()
 
 
 class LiveConsumer(AsyncWebsocketConsumer):
@@ -127,6 +138,8 @@ class LiveConsumer(AsyncWebsocketConsumer):
         self._socket.heard_s = time.monotonic()
         if message.type == "snapshot":
             self._socket.want_snapshot()
+        elif message.type == "scope":
+            self._socket.look_at(Scope(message.instances, message.agents))
 
     async def _write(self, socket: Socket) -> None:
         """The only one that sends: whatever is newest whenever the client can take it."""
@@ -137,7 +150,7 @@ class LiveConsumer(AsyncWebsocketConsumer):
             if socket.snapshot_wanted:
                 socket.snapshot_wanted = False
                 socket.frame = None  # it is in the snapshot
-                await self.send(self._hub.snapshot(socket.fleet))
+                await self.send(self._hub.snapshot(socket))
             elif socket.frame is not None:
                 frame, socket.frame = socket.frame, None
                 await self.send(frame)

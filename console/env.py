@@ -146,9 +146,7 @@ SETTINGS: tuple[Setting, ...] = (
         "Hours of raw readings kept, in whole days.",
         _positive_integer,
     ),
-    Setting(
-        "CONSOLE_ROLLUP_10S_DAYS", 14, "Days of roll-ups over 10 s kept.", _positive_integer
-    ),
+    Setting("CONSOLE_ROLLUP_10S_DAYS", 14, "Days of roll-ups over 10 s kept.", _positive_integer),
     Setting(
         "CONSOLE_ROLLUP_1M_DAYS", 400, "Days of roll-ups over a minute kept.", _positive_integer
     ),

@@ -1,7 +1,9 @@
-"""One hub per web process: hears Redis, keeps the newest of each watched fleet, feeds the sockets.
+"""One hub per web process: keeps the newest of each watched fleet, feeds the sockets.
 
-Once a second it builds one frame per fleet that has sockets and encodes it once for all of them;
-no frame touches the database. Each socket has room for one frame: a newer one replaces it, so a
+Batches that this process committed are handed to it, those of others come over Redis, as do ticks
+and events. Once a second it builds one frame per fleet that has sockets and encodes it once for all
+of them; of a large fleet, the rows that a page shows once for all pages that show the same ones.
+No frame touches the database. Each socket has room for one frame: a newer one replaces it, so a
 slow browser costs neither memory nor the others' time, and sees the gap in `seq`.
 """
 
@@ -21,9 +23,9 @@ import msgspec
 import redis.asyncio
 from prometheus_client import Counter, Gauge
 
-from console.live_state import REREAD_S, Ack, FleetState
+from console.live_state import NO_ROWS, REREAD_S, Ack, FleetState, Scope
 from routing import announce
-from telemetry import publish
+from telemetry import publish, wire
 
 log = logging.getLogger(__name__)
 
@@ -50,6 +52,7 @@ class Socket:
     drop: Callable[[int, str], None]
     heard_s: float
     beat_s: float
+    scope: Scope = NO_ROWS
     frame: str | None = None
     snapshot_wanted: bool = True
     heartbeat_due: bool = False
@@ -61,6 +64,12 @@ class Socket:
             SKIPPED.inc()
         self.frame = frame
         self.work.set()
+
+    def look_at(self, scope: Scope) -> None:
+        """Show these rows from now on."""
+        if scope != self.scope:
+            self.scope = scope
+            self.want_snapshot()
 
     def want_snapshot(self) -> None:
         self.snapshot_wanted = True
@@ -75,9 +84,27 @@ class _Watched:
     seq: int = 0
     sockets: set[Socket] = field(default_factory=set)
     events: list[dict[str, Any]] = field(default_factory=list)
-    snapshot: str = ""
-    snapshot_s: float = float("-inf")
+    snapshots: _Frames | None = None
+    snapshots_s: float = float("-inf")
     stumbled: bool = False
+
+
+class _Frames:
+    """One moment of a fleet, encoded once for each set of rows that pages show."""
+
+    def __init__(self, state: FleetState, now_s: float, about: dict[str, Any]) -> None:
+        self._state, self._now_s = state, now_s
+        self._common = _json(about | state.common(now_s))
+        self._known: dict[Scope, str] = {}
+
+    def of(self, scope: Scope) -> str:
+        """The frame for pages that show `scope`."""
+        scope = scope if self._state.partial else NO_ROWS
+        found = self._known.get(scope)
+        if found is None:
+            rows = _json(self._state.rows(self._now_s, scope))
+            found = self._known[scope] = f"{self._common[:-1]},{rows[1:]}"
+        return found
 
 
 class Hub:
@@ -154,13 +181,23 @@ class Hub:
         self._watched[socket.fleet].sockets.discard(socket)
         SOCKETS.set(self.n_sockets)
 
-    def snapshot(self, fleet: str) -> str:
-        """The whole newest state as a frame, encoded at most once between two broadcasts."""
-        watched = self._watched[fleet]
-        if time.monotonic() - watched.snapshot_s >= self.frame_s:
-            watched.snapshot = self._encode(watched, snapshot=True, events=[])
-            watched.snapshot_s = time.monotonic()
-        return watched.snapshot
+    def snapshot(self, socket: Socket) -> str:
+        """The newest state as a frame, encoded at most once between two broadcasts."""
+        watched = self._watched[socket.fleet]
+        if watched.snapshots is None or time.monotonic() - watched.snapshots_s >= self.frame_s:
+            watched.snapshots = self._frames(watched, snapshot=True, events=[])
+            watched.snapshots_s = time.monotonic()
+        return watched.snapshots.of(socket.scope)
+
+    def take(self, batches: list[wire.Batch]) -> None:
+        """Batches that were just committed; never fails, their acks must not depend on a page."""
+        received_s = self._clock()
+        for fleet, watched in self._watched.items():
+            for batch in batches:
+                try:
+                    watched.state.apply_batch(batch, received_s=received_s)
+                except Exception:
+                    log.exception("a batch of agent %s cannot be shown in %s", batch.agent, fleet)
 
     def hello(self) -> str:
         """The first message of every socket."""
@@ -183,36 +220,35 @@ class Hub:
             if not watched.sockets:
                 continue
             watched.seq += 1
-            watched.snapshot_s = float("-inf")
+            watched.snapshots = None
             try:
-                frame = self._encode(watched, snapshot=False, events=events)
+                frames = self._frames(watched, snapshot=False, events=events)
+                offers = [(socket, frames.of(socket.scope)) for socket in watched.sockets]
             except Exception:  # one fleet's odd value must not stop the frames of all
                 if not watched.stumbled:
                     log.exception("fleet %s has no live frames", fleet)
                 watched.stumbled = True
                 continue
             watched.stumbled = False
-            for socket in watched.sockets:
+            for socket, frame in offers:
                 socket.offer(frame)
 
-    def _encode(self, watched: _Watched, *, snapshot: bool, events: list[Any]) -> str:
+    def _frames(self, watched: _Watched, *, snapshot: bool, events: list[Any]) -> _Frames:
         now_s = self._clock()
         missing = watched.state.missing(
             now_s, database_away_s=self._database_away_s, broker_away_s=self._redis_away_s
         )
-        return _json(
-            {
-                "type": "frame",
-                "stream": self.stream,
-                "seq": watched.seq,
-                "at_s": now_s,
-                "snapshot": snapshot,
-                **watched.state.body(now_s),
-                "missing": [finding.jsonable() for finding in missing],
-                "hub": {"redis": self._redis_state},
-                "events": events,
-            }
-        )
+        about = {
+            "type": "frame",
+            "stream": self.stream,
+            "seq": watched.seq,
+            "at_s": now_s,
+            "snapshot": snapshot,
+            "missing": [finding.jsonable() for finding in missing],
+            "hub": {"redis": self._redis_state},
+            "events": events,
+        }
+        return _Frames(watched.state, now_s, about)
 
     def _beat(self) -> None:
         """Ask everybody for a sign of life; let go of those that gave none for two heartbeats.
@@ -250,7 +286,7 @@ class Hub:
             except (redis.RedisError, OSError) as exc:
                 if not self._redis_state.startswith("away"):
                     failures = 0
-                    log.warning("live pages hear nothing, Redis is away: %s", exc)
+                    log.warning("live pages hear no news, Redis is away: %s", exc)
                     self._redis_away_s = self._clock()
                     since = datetime.fromtimestamp(self._redis_away_s, UTC)
                     self._redis_state = f"away since {since:%Y-%m-%dT%H:%M:%SZ}"
@@ -344,12 +380,8 @@ class Hub:
 
     def _hear(self, channel: str, data: bytes) -> None:
         if channel == publish.CHANNEL:
-            if not self._watched:
-                return
-            received_s = self._clock()
-            for batch in publish.batches(data):
-                for watched in self._watched.values():
-                    watched.state.apply_batch(batch, received_s=received_s)
+            if self._watched:
+                self.take(list(publish.batches(data)))
             return
         message = msgspec.json.decode(data)
         watched_fleet = self._watched.get(message.get("fleet"))

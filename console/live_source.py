@@ -10,7 +10,8 @@ from typing import Any
 
 from django.conf import settings
 
-from console.live_state import FORGET_S, SHARE_WINDOW_S, Ack, FleetState, is_down
+from console.live_state import FORGET_S, Ack, FleetState, is_down
+from console.router_window import SHARE_WINDOW_S
 from routing import fleets, scheduler
 from routing.models import Fleet, RouterState
 from telemetry import store
@@ -18,6 +19,9 @@ from telemetry.models import Agent, Source
 
 _WINDOW_BIN_S = 5.0
 _TROUBLE_BIN_S = 15.0
+_MOST_LOOKED_UP = 50
+"""Sources whose troubles are followed back to their beginning, a query each; of more, the time of
+the newest reading has to do."""
 
 
 def load(fleet_name: str, *, now_s: float) -> FleetState:
@@ -52,12 +56,13 @@ def load(fleet_name: str, *, now_s: float) -> FleetState:
             if reading.path in state.link_gbps
         ),
     ]
+    n_looked_up = 0
     for reading in newest:
-        state.apply(
-            reading,
-            failing_since_s=_since_s(reading, _failed, now_s),
-            down_since_s=_since_s(reading, is_down, now_s),
-        )
+        since_s: tuple[float | None, float | None] = (None, None)
+        if n_looked_up < _MOST_LOOKED_UP and (_failed(reading) or is_down(reading)):
+            n_looked_up += 1
+            since_s = _since_s(reading, _failed, now_s), _since_s(reading, is_down, now_s)
+        state.apply(reading, failing_since_s=since_s[0], down_since_s=since_s[1])
     sources = _sources(prefix, state)
     for kind, path, agent in sources:
         state.apply_reader(agent, kind, path)

@@ -1,38 +1,46 @@
 """The newest of everything one fleet reports, in memory, and the live frame made from it.
 
 Pure: readings go in, a plain dict comes out; no database, no clock. What was not measured is None,
-never zero; counters become shares and quantiles over the last `SHARE_WINDOW_S`.
+never zero; counters become shares and quantiles over the last minute (`router_window`).
+
+A frame of a small fleet holds every instance and agent. Of more than `MOST_ROWS` of a kind it holds
+those in trouble, the busiest and what a page asks for by name (`Scope`), and counts all of them:
+frames then do not grow with the fleet.
 """
 
 from __future__ import annotations
 
-import collections
+import heapq
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
 
 from console import missing
 from console.context import FORGOTTEN_AFTER_S, STALE_AFTER_S, loop_stale_s
+from console.router_window import RouterWindow
 from telemetry import store, wire
 from telemetry.store import Reading
 
-SHARE_WINDOW_S: Final = 60.0
 SKEW_WINDOW_S: Final = 30.0
 FORGET_S: Final = 900.0
 """A source silent for this long leaves the live view; its history stays."""
 REREAD_S: Final = 5.0
 """How often the database is read anew while the broker carries nothing."""
 
+MOST_ROWS: Final = 300
+"""A fleet with more instances or agents than this is told of in part."""
+_MOST_TROUBLED: Final = 50
+_N_BUSIEST: Final = 20
 
-@dataclass(frozen=True)
-class _Mark:
-    """A router's counters at one reading. `ttft` maps side -> (edges, counts)."""
 
-    at_s: float
-    epoch_s: float
-    local: float
-    remote: float
-    ttft: dict[str, tuple[tuple[float, ...], tuple[float, ...]]]
+class Scope(NamedTuple):
+    """What a page shows of a large fleet: paths of instances, names of agents."""
+
+    instances: tuple[str, ...] = ()
+    agents: tuple[str, ...] = ()
+
+
+NO_ROWS: Final = Scope()
 
 
 @dataclass(frozen=True)
@@ -42,81 +50,6 @@ class Ack:
     router: str
     heard_s: float
     plan: tuple[int, int] | None
-
-
-@dataclass
-class _RouterWindow:
-    """Marks of the last minute, since the router's last restart."""
-
-    marks: collections.deque[_Mark] = field(default_factory=collections.deque)
-
-    def add(self, reading: Reading, signals: wire.RouterSignals) -> None:
-        local, remote = store.requests_of(signals, "local"), store.requests_of(signals, "remote")
-        if local is None or remote is None:
-            return
-        mark = _Mark(
-            at_s=reading.at_s,
-            epoch_s=reading.epoch_s,
-            local=local,
-            remote=remote,
-            ttft={
-                side: (tuple(histogram.edges), tuple(histogram.counts))
-                for side, histogram in (signals.ttft_seconds or {}).items()
-            },
-        )
-        if self.marks and _restarted(self.marks[-1], mark):
-            self.marks.clear()
-        self.marks.append(mark)
-        # The last mark before the window is its base, so one of those is kept.
-        while len(self.marks) > 1 and self.marks[1].at_s <= mark.at_s - SHARE_WINDOW_S:
-            self.marks.popleft()
-
-    def remote_share(self) -> float | None:
-        """Share of the window's arrivals that went remote; None without arrivals."""
-        if len(self.marks) < 2:
-            return None
-        first, last = self.marks[0], self.marks[-1]
-        remote, local = last.remote - first.remote, last.local - first.local
-        return remote / (remote + local) if remote + local > 0 else None
-
-    def ttft_quantiles(self, *quantiles: float) -> list[float | None]:
-        """Quantiles in seconds of the window's TTFT over both sides; None without observations."""
-        if len(self.marks) < 2:
-            return [None] * len(quantiles)
-        first, last = self.marks[0].ttft, self.marks[-1].ttft
-        edges: tuple[float, ...] | None = None
-        total: list[float] = []
-        for side, (side_edges, counts) in last.items():
-            base_edges, base = first.get(side, (side_edges, (0.0,) * len(counts)))
-            if base_edges != side_edges or edges not in (None, side_edges):
-                return [None] * len(quantiles)  # sums of unlike buckets would be a guess
-            edges = side_edges
-            seen = [now - before for now, before in zip(counts, base, strict=True)]
-            total = [a + b for a, b in zip(total, seen, strict=True)] if total else seen
-        return [histogram_quantile(edges or (), total, q) for q in quantiles]
-
-
-def _restarted(before: _Mark, now: _Mark) -> bool:
-    return now.epoch_s != before.epoch_s or now.local < before.local or now.remote < before.remote
-
-
-def histogram_quantile(
-    edges: tuple[float, ...], counts: list[float], quantile: float
-) -> float | None:
-    """The value below which `quantile` of the observations lie, linear inside a bucket.
-
-    `edges` shape (n,), `counts` shape (n + 1,). In the open last bucket only its lower bound is
-    known, and that is returned.
-    """
-    n = sum(counts)
-    if n <= 0 or not edges:
-        return None
-    target, seen, low = quantile * n, 0.0, 0.0
-    for edge, count in zip(edges, counts, strict=False):
-        if count > 0 and seen + count >= target:
-            return low + (edge - low) * (target - seen) / count
-        seen, low = seen + count, edge
-    return edges[-1]
 
 
 class FleetState:
@@ -142,13 +75,15 @@ class FleetState:
         self._loop_stale_s = loop_stale_s(tick_s)
         self._plan_since_s: float | None = None
         self._newest: dict[str, dict[str, Reading]] = {"instance": {}, "link": {}, "router": {}}
-        self._windows: dict[str, _RouterWindow] = {}
+        self._pools: dict[str, dict[str, Reading]] = {}
+        self._windows: dict[str, RouterWindow] = {}
         self._agents: dict[str, tuple[float, float]] = {}
         self._reader: dict[tuple[str, str], str] = {}
         self._failing_since_s: dict[tuple[str, str], float] = {}
         self._gone_at_s: dict[str, float] = {}
         self._down_since_s: dict[str, float] = {}
         self._skew_at_s: dict[str, float] = {}
+        self._struck: tuple[float, set[str]] = (float("-inf"), set())
 
     def owns(self, sample: store.Sample) -> bool:
         """Does a sample belong to this fleet?"""
@@ -199,6 +134,7 @@ class FleetState:
         if reading.state == "gone":
             self._gone_at_s[reading.path] = reading.at_s
             newest.pop(reading.path, None)
+            self._leave_pool(known)
             self._failing_since_s.pop(source, None)
             self._reader.pop(source, None)
             return
@@ -206,6 +142,10 @@ class FleetState:
             return
         self._gone_at_s.pop(reading.path, None)
         newest[reading.path] = reading
+        if reading.kind == "instance":
+            if known is not None and known.role != reading.role:
+                self._leave_pool(known)
+            self._pools.setdefault(_pool_of(reading), {})[reading.path] = reading
         if reading.state != "ok":
             began_s = reading.received_s if failing_since_s is None else failing_since_s
             self._failing_since_s.setdefault(source, began_s)
@@ -217,8 +157,16 @@ class FleetState:
             else:
                 self._down_since_s.pop(reading.path, None)
         if isinstance(reading.signals, wire.RouterSignals):
-            window = self._windows.setdefault(reading.path, _RouterWindow())
+            window = self._windows.setdefault(reading.path, RouterWindow())
             window.add(reading, reading.signals)
+
+    def _leave_pool(self, reading: Reading | None) -> None:
+        if reading is None or reading.kind != "instance":
+            return
+        members = self._pools[_pool_of(reading)]
+        del members[reading.path]
+        if not members:
+            del self._pools[_pool_of(reading)]
 
     def apply_agent(self, name: str, received_s: float, skew_s: float) -> None:
         """An agent was heard, its clock apparently `skew_s` ahead of ours.
@@ -238,7 +186,7 @@ class FleetState:
         """
         for kind, newest in self._newest.items():
             for path in [p for p, r in newest.items() if r.received_s < now_s - FORGET_S]:
-                del newest[path]
+                self._leave_pool(newest.pop(path))
                 self._windows.pop(path, None)
                 self._failing_since_s.pop((kind, path), None)
                 self._down_since_s.pop(path, None)
@@ -256,14 +204,17 @@ class FleetState:
         broker_away_s: float | None = None,
     ) -> list[missing.Finding]:
         """What is missing at `now_s`; the arguments say since when a server does not answer."""
-        reads: dict[str, list[tuple[str, str]]] = {}
-        for source, agent in self._reader.items():
-            reads.setdefault(agent, []).append(source)
+        silent = self._silent_agents(now_s)
+        # Of all that is read only what a silent agent reads is asked for, and that is rare.
+        reads: dict[str, list[tuple[str, str]]] = {name: [] for name in silent}
+        for source, agent in self._reader.items() if silent else ():
+            if agent in reads:
+                reads[agent].append(source)
         view = missing.View(
             fleet=self.fleet,
             agents={name: heard_s for name, (heard_s, _) in self._agents.items()},
             reads=reads,
-            sources=self._all_sources(now_s),
+            sources=self._sources(now_s),
             links=self.link_gbps,
             pds=self.pds,
             loop=self._loop_facts(),
@@ -275,13 +226,32 @@ class FleetState:
         )
         return missing.findings(view, now_s)
 
-    def _all_sources(self, now_s: float) -> list[missing.Source]:
-        """Everything read by an agent, and routers by the newer of their reading and their ack."""
-        found = {
-            (kind, path): self._source(reading)
-            for kind, newest in self._newest.items()
-            for path, reading in newest.items()
-        }
+    def _silent_agents(self, now_s: float) -> set[str]:
+        limit_s = now_s - STALE_AFTER_S
+        return {name for name, (heard_s, _) in self._agents.items() if heard_s < limit_s}
+
+    def _troubled(self, now_s: float) -> list[Reading]:
+        """Instances that were not read lately or not well, those without a word the longest first.
+
+        One loop over the whole fleet, so it does as little as can be.
+        """
+        limit_s = now_s - STALE_AFTER_S
+        found = [
+            reading
+            for members in self._pools.values()
+            for reading in members.values()
+            if reading.received_s < limit_s or reading.state != "ok"
+        ]
+        return sorted(found, key=lambda reading: (reading.received_s, reading.path))
+
+    def _sources(self, now_s: float) -> list[missing.Source]:
+        """Instances in trouble, links, and routers by the newer of their reading and their ack."""
+        readings = (
+            *self._troubled(now_s),
+            *self._newest["link"].values(),
+            *self._newest["router"].values(),
+        )
+        found = {(reading.kind, reading.path): self._source(reading) for reading in readings}
         for ack in self.acks:
             if ack.heard_s < now_s - FORGOTTEN_AFTER_S:
                 continue
@@ -324,31 +294,62 @@ class FleetState:
             plan_since_s=self._plan_since_s,
         )
 
-    def body(self, now_s: float) -> dict[str, Any]:
-        """What a frame says of the fleet at `now_s`."""
-        instances = self._newest["instance"]
+    def body(self, now_s: float, scope: Scope = NO_ROWS) -> dict[str, Any]:
+        """What a frame says of the fleet at `now_s` to a page that shows `scope`."""
+        return self.common(now_s) | self.rows(now_s, scope)
+
+    @property
+    def partial(self) -> bool:
+        """Is the fleet too large for a frame to tell all of it?"""
+        return max(len(self._newest["instance"]), len(self._agents)) > MOST_ROWS
+
+    def common(self, now_s: float) -> dict[str, Any]:
+        """The part of `body` that is the same for every page."""
+        silent = self._silent_agents(now_s)
         return {
             "fleet": self.fleet,
-            "pools": self._pools(instances.values(), now_s),
+            "pools": {name: _pool(self._pools[name], now_s) for name in sorted(self._pools)},
             "links": {path: self._link(r) for path, r in sorted(self._newest["link"].items())},
             "routers": {
                 path: self._router(r) for path, r in sorted(self._newest["router"].items())
             },
-            "instances": {path: _instance(r) for path, r in sorted(instances.items())},
-            "agents": {
-                name: {"received_s": received_s, "skew_s": skew_s}
-                for name, (received_s, skew_s) in sorted(self._agents.items())
-            },
             "loop": self.loop,
+            "partial": self.partial,
+            "counts": {
+                "instances": len(self._newest["instance"]),
+                "agents": len(self._agents),
+                "agents_silent": len(silent),
+                "agents_silent_since_s": min((self._agents[n][0] for n in silent), default=None),
+            },
         }
 
-    @staticmethod
-    def _pools(readings: Iterable[Reading], now_s: float) -> dict[str, Any]:
-        members: dict[str, list[Reading]] = {}
-        for reading in readings:
-            cluster = reading.path.split("/")[1]
-            members.setdefault(f"{cluster}/{reading.role}", []).append(reading)
-        return {name: _pool(members[name], now_s) for name in sorted(members)}
+    def rows(self, now_s: float, scope: Scope = NO_ROWS) -> dict[str, Any]:
+        """The part of `body` that tells of instances and agents one by one."""
+        instances, agents = self._newest["instance"], self._agents
+        paths: Iterable[str] = instances
+        names: Iterable[str] = agents
+        if self.partial:
+            paths = {*self._striking(now_s), *(p for p in scope.instances if p in instances)}
+            striking = self._silent_agents(now_s) | {
+                name for name, (_, skew_s) in agents.items() if abs(skew_s) > missing.CLOCK_AHEAD_S
+            }
+            first = heapq.nsmallest(_MOST_TROUBLED, striking, key=lambda name: agents[name])
+            names = {*first, *(name for name in scope.agents if name in agents)}
+        return {
+            "instances": {path: _instance(instances[path]) for path in sorted(paths)},
+            "agents": {
+                name: {"received_s": agents[name][0], "skew_s": agents[name][1]}
+                for name in sorted(names)
+            },
+        }
+
+    def _striking(self, now_s: float) -> set[str]:
+        """Of a large fleet the instances to tell of unasked: some in trouble, the busiest."""
+        if self._struck[0] != now_s:
+            troubled = self._troubled(now_s)[:_MOST_TROUBLED]
+            busiest = heapq.nlargest(_N_BUSIEST, self._newest["instance"].values(), key=_load)
+            self._struck = (now_s, {reading.path for reading in (*troubled, *busiest)})
+        return self._struck[1]
 
     def _link(self, reading: Reading) -> dict[str, Any]:
         signals = reading.signals
@@ -364,6 +365,7 @@ class FleetState:
             "tx_gbps": signals.tx_gbps,
             "capacity_gbps": capacity_gbps,
             "down_since_s": self._down_since_s.get(reading.path),
+            "path_trouble": path_trouble(reading),
             "utilisation_ratio": utilisation,
             "retransmit_ratio": signals.retransmit_ratio,
             "rtt_s": signals.rtt_s,
@@ -393,6 +395,19 @@ def is_down(reading: Reading) -> bool:
     """Is it that of a link which says that it has no capacity?"""
     signals = reading.signals
     return isinstance(signals, wire.LinkSignals) and signals.capacity_gbps == 0
+
+
+def path_trouble(reading: Reading) -> str:
+    """What is wrong with the path of a link that still carries: a bond on one leg, say."""
+    signals = reading.signals
+    if not isinstance(signals, wire.LinkSignals) or signals.path_state != "degraded":
+        return ""
+    n, n_up = signals.n_members, signals.n_members_up
+    if n is None or n_up is None:
+        return "path degraded"
+    if n_up < n:
+        return f"path degraded: {n_up:g} of {n:g} members up"
+    return "path degraded: the speed of a member is not known"
 
 
 def _plan(loop: Mapping[str, Any]) -> tuple[int, int] | None:
@@ -425,21 +440,32 @@ def _instance(reading: Reading) -> dict[str, Any]:
     }
 
 
-def _pool(members: list[Reading], now_s: float) -> dict[str, Any]:
+def _pool_of(reading: Reading) -> str:
+    return f"{reading.path.split('/', 2)[1]}/{reading.role}"
+
+
+def _load(reading: Reading) -> float:
+    signals = reading.signals
+    assert isinstance(signals, wire.InstanceSignals)
+    return (signals.requests_running or 0.0) + (signals.requests_waiting or 0.0)
+
+
+def _pool(members: Mapping[str, Reading], now_s: float) -> dict[str, Any]:
     """Sums and the mean over the members that were read lately; the silent ones are counted."""
-    fresh = [
+    fresh_s = now_s - STALE_AFTER_S
+    fresh: list[Any] = [
         reading.signals
-        for reading in members
-        if reading.state == "ok" and reading.received_s >= now_s - STALE_AFTER_S
+        for reading in members.values()
+        if reading.received_s >= fresh_s and reading.state == "ok"
     ]
-    kv_ratios = _known(signals.kv_cache_usage_ratio for signals in fresh)
+    kv_ratios = _known([signals.kv_cache_usage_ratio for signals in fresh])
     return {
         "n": len(members),
         "n_fresh": len(fresh),
-        "running": _sum(signals.requests_running for signals in fresh),
-        "waiting": _sum(signals.requests_waiting for signals in fresh),
+        "running": _sum([signals.requests_running for signals in fresh]),
+        "waiting": _sum([signals.requests_waiting for signals in fresh]),
         "kv_ratio": sum(kv_ratios) / len(kv_ratios) if kv_ratios else None,
-        "at_s": max(reading.at_s for reading in members),
+        "at_s": max([reading.at_s for reading in members.values()]),
     }
 
 

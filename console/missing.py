@@ -135,8 +135,8 @@ def _broker(view: View, now_s: float) -> list[Finding]:
             "broker",
             "Valkey has not answered",
             view.broker_away_s,
-            f"the loop has no clock and holds the plan, live updates are off and this page "
-            f"re-reads every {figures.duration(view.reread_s)}; samples are stored, "
+            f"the loop has no clock and holds the plan, news of other processes stays away and "
+            f"this page re-reads every {figures.duration(view.reread_s)}; samples are stored, "
             f"{_gates_words(view)}",
             "bad",
         )

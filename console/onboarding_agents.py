@@ -18,6 +18,8 @@ from telemetry.wire import AgentReport
 
 CLOCK_OFF_S: Final = 5.0
 """A clock further off than this is wrong: transit and the Date header's whole seconds are less."""
+STARTING_S: Final = 20.0
+"""The CPU time of an agent younger than this is that of its start, not its cost."""
 REFUSED_LATELY_S: Final = 120.0
 """A batch refused so lately is a trouble of now."""
 
@@ -86,12 +88,12 @@ class AgentRow:
 
     @property
     def cpu_ratio(self) -> float | None:
-        """Its CPU time over its life, in cores; None where it does not say."""
+        """Its CPU time over its life, in cores; None where it does not say, or is just starting."""
         report = self.report
         if report is None or report.cpu_s is None or report.started_s is None:
             return None
         lived_s = (self.told_s or 0.0) - report.started_s
-        return report.cpu_s / lived_s if lived_s > 0.0 else None
+        return report.cpu_s / lived_s if lived_s >= STARTING_S else None
 
 
 @dataclass(frozen=True)

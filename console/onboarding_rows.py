@@ -389,19 +389,20 @@ def signal_rows(rows: Iterable[SourceRow]) -> list[SignalRow]:
     known = [row for row in rows if row.read is not None and row.read.state == "ok"]
     n_wanted: Counter[Wanted] = Counter()
     why: dict[Wanted, Counter[str]] = {}
-    example: dict[Wanted, str] = {}
+    example: dict[tuple[Wanted, str], str] = {}
     for row in known:
         n_wanted.update(row.wanted)
         for lack in row.lacks:
             why.setdefault(lack.want, Counter())[lack.why] += 1
-            example.setdefault(lack.want, row.path)
+            example.setdefault((lack.want, lack.why), row.path)
+    commonest = {want: reasons.most_common(1)[0][0] for want, reasons in why.items()}
     return [
         SignalRow(
             want=want,
             n_wanted=n_wanted[want],
             n_found=n_wanted[want] - sum(why[want].values()) if want in why else n_wanted[want],
-            why=why[want].most_common(1)[0][0] if want in why else "",
-            example=example.get(want, ""),
+            why=commonest.get(want, ""),
+            example=example[want, commonest[want]] if want in commonest else "",
         )
         for want in WANTED
         if n_wanted[want]

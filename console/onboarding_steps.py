@@ -14,6 +14,7 @@ from console.onboarding_rows import Inventory, Site
 MANAGE: Final = "python3 -m uv run manage.py"
 AGENT: Final = "python -m telemetry.agent --config agent.toml"
 TRY: Final = f"{AGENT} --once --print"
+INSTALL: Final = "python3 -m pip install ."
 STATUS: Final = "systemctl status prfaas-agent"
 READ_ENGINE: Final = f"curl -s http://HOST:8000/metrics | {MANAGE} canonical -"
 _EXAMPLES: Final = 3
@@ -52,6 +53,10 @@ def start_path(
             f"{more}",
             agent_toml(inventory, site, console_url),
             file="agent.toml",
+        ),
+        Step(
+            "Install the agent there, from a checkout or a wheel of this version (docs/agent.md).",
+            INSTALL,
         ),
         Step("Read everything once without sending it: see what is found and what is not.", TRY),
         Step("Start it. It keeps what it read while the console is away.", AGENT, done=has_agent),
@@ -123,7 +128,7 @@ def link_toml(link: str, gbps: float) -> str:
         f'id = "{link}"\n'
         'source = "interface"\n'
         'interface = "eth0"\n'
-        'measured_layer = "ip"\n'
+        'measured_layer = "interface"\n'
         f"capacity_gbps = {gbps}\n"
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -274,30 +275,46 @@ def _of(rows: Sequence[SourceRow], fleet: str, kind: str) -> list[SourceRow]:
     return [row for row in rows if row.fleet == fleet and row.kind == kind]
 
 
+_URL: Final = re.compile(r"https?://[^\s()]+")
+_PLAIN_URL: Final = re.compile(r"https?://[A-Za-z0-9._:\[\]/-]+")
+"""Nothing in it means anything to a shell: an error is text of others, a command is typed."""
+
+
 def _failing(rows: Sequence[SourceRow]) -> Iterable[Gap]:
     by_error: dict[tuple[str, str], list[SourceRow]] = {}
     for row in rows:
         if row.state in ("failed", "down", "slow") and row.read is not None:
-            by_error.setdefault((row.state, row.read.error), []).append(row)
-    for (state, error), found in sorted(by_error.items()):
+            by_error.setdefault((row.state, _kind(row.read.error)), []).append(row)
+    for (state, kind), found in sorted(by_error.items()):
+        n, error = len(found), found[0].read.error if found[0].read else ""
         names = listed([row.name for row in found])
-        ends = f": {error}." if error else "."
-        why = f"{names}{ends}" + (
-            " A busy engine answers late: this never counts as idle." if state == "slow" else ""
-        )
+        such = f". {found[0].name}: " if n > 1 else ": "
+        ends = f"{such}{error}." if error else "."
+        busy = " A busy engine answers late: this never counts as idle." if state == "slow" else ""
+        url = next((u for u in _URL.findall(error) if _PLAIN_URL.fullmatch(u)), "")
+        what = f"{found[0].name}: it" if n == 1 else f"{n} sources that"
+        fate = "cannot be read" if state != "slow" else "answers late" if n == 1 else "answer late"
         yield Gap(
-            f"{state}:{error}",
+            f"{state}:{kind}",
             "warn",
-            f"Look at {len(found)} {_many('source', len(found))} that " + _fate(state, len(found)),
-            why,
-            (Step("From the agent's host, ask one itself.", READ_ENGINE),),
+            f"Look at {what} {fate}",
+            f"{names}{ends}{busy}",
+            (
+                Step(
+                    "From the agent's host, see what it answers.",
+                    f"curl -sS -i -m 10 {url or 'http://HOST:8000/metrics'} | head -n 20",
+                ),
+                Step("See what the agent makes of it.", TRY),
+            ),
         )
 
 
-def _fate(state: str, n: int) -> str:
-    if state != "slow":
-        return "cannot be read"
-    return "answers late" if n == 1 else "answer late"
+def _kind(error: str) -> str:
+    """An error without addresses and numbers: one fault at many addresses is one fault."""
+    for url in _URL.findall(error):
+        host = url.split("/")[2].rpartition(":")[0] or url.split("/")[2]
+        error = error.replace(url, "").replace(host, "")
+    return re.sub(r"\d+", "", error)
 
 
 def _signals(signals: Sequence[SignalRow]) -> Iterable[Gap]:
@@ -310,12 +327,21 @@ def _signals(signals: Sequence[SignalRow]) -> Iterable[Gap]:
             "bad" if row.n_found == 0 else "warn",
             f"Have {row.n_lacking} {_many(of, row.n_lacking)} tell {row.want.name}",
             f"Without it {row.want.without}. {row.example}: {row.why}.",
-            (
-                Step("See what one of them exposes, and what it means to us.", READ_ENGINE)
-                if row.want.kind != "link"
-                else Step("See what its agent reads.", TRY),
-            ),
+            _tell(row),
         )
+
+
+def _tell(row: SignalRow) -> tuple[Step, ...]:
+    if row.want.kind == "link":
+        return (Step("See what its agent reads.", TRY),)
+    look = Step("See what one of them exposes, and what it means to us.", READ_ENGINE)
+    if row.want.kind == "instance":
+        return (look,)
+    gate = Step(
+        "Where it is a router of another make: our gate in front of it tells this.",
+        "python -m routing.gate --config gate.toml",
+    )
+    return (gate, look)
 
 
 def _strangers(rows: Sequence[SourceRow], inventories: Mapping[str, Inventory]) -> Iterable[Gap]:

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from console.context import BAD, FORGOTTEN_AFTER_S, GOOD, OFF, STALE_AFTER_S, WARN, Mark
-from console.live_state import is_down
+from console.live_state import is_down, path_trouble
 from console.plans import hue
 from routing import delivery, fleets
 from routing.core.scenario.document import Scenario
@@ -175,8 +175,10 @@ def links(scenario: Scenario, now: datetime) -> list[dict[str, Any]]:
         else:
             signals = reading.signals
             capacity = link.gbps if signals.capacity_gbps is None else signals.capacity_gbps
+            mark = _link_mark(reading, now)
             row |= {
-                "mark": _link_mark(reading, now),
+                "mark": mark,
+                "path_trouble": path_trouble(reading) if mark.tone == GOOD[0] else "",
                 "at": datetime.fromtimestamp(reading.received_s, UTC),
                 "signals": signals,
                 "layer": reading.measured_layer,

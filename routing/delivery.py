@@ -17,7 +17,7 @@ from django.db import transaction
 
 from routing import announce, audit, commands, fleets
 from routing.models import Decision, Delivery, Fleet, RouterState
-from telemetry import store
+from telemetry import store, wire
 
 ROUTER_STATES = ("running", "accepted", "refused", "no_plan")
 SILENT_AFTER_S = 15.0
@@ -295,6 +295,8 @@ def routers(fleet: Fleet, now: datetime.datetime) -> list[dict[str, Any]]:
             }
         )
     for path, witness in scraped.items():
+        if witness.engine != wire.GATE_KIND:
+            continue  # of another make: it takes no plan
         found.append(
             {
                 "router": path,

@@ -72,7 +72,7 @@ class SignalSeriesSerializer(serializers.Serializer):
     )
 
 
-class BandsSerializer(serializers.Serializer):
+class SignalBandsSerializer(serializers.Serializer):
     t = serializers.ListField(child=serializers.FloatField())
     bin_s = serializers.FloatField()
     n = serializers.ListField(child=serializers.IntegerField(), help_text="Sources in each bin.")
@@ -81,7 +81,7 @@ class BandsSerializer(serializers.Serializer):
     )
 
 
-class HeatSerializer(serializers.Serializer):
+class SignalHeatSerializer(serializers.Serializer):
     t = serializers.ListField(child=serializers.FloatField())
     bin_s = serializers.FloatField()
     edges = serializers.ListField(child=serializers.FloatField(), help_text="Of the levels.")
@@ -187,7 +187,7 @@ class SignalBands(_View):
 
     query_class = BandsQuery
 
-    @extend_schema(parameters=[BandsQuery], responses=BandsSerializer)
+    @extend_schema(parameters=[BandsQuery], responses=SignalBandsSerializer)
     def get(self, request: Request, fleet: str | None = None) -> HttpResponse:
         quantiles = _quantiles(self.asked.get("quantiles"))
         found = self.found(fleet)
@@ -205,7 +205,7 @@ class SignalHeat(_View):
 
     query_class = HeatQuery
 
-    @extend_schema(parameters=[HeatQuery], responses=HeatSerializer)
+    @extend_schema(parameters=[HeatQuery], responses=SignalHeatSerializer)
     def get(self, request: Request, fleet: str | None = None) -> HttpResponse:
         found = self.found(fleet)
         edges, counts = heat(found.values, self.asked["levels"], self.asked["signal"])

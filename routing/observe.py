@@ -30,7 +30,7 @@ from routing.core.types import (
     SignalState,
 )
 from routing.pools import SILENT_AFTER_S, SILENT_KEPT_S, Pools
-from telemetry import counters, store
+from telemetry import counters, store, wire
 from telemetry.store import Reading
 
 TAU_S = 300.0
@@ -100,6 +100,8 @@ def observe(
         bin_s=SILENT_AFTER_S,
     )
     links = {r.path: r for r in store.latest("link", now_s=at_s, within_s=WINDOW_S)}
+    # A router of another make counts the same requests again, and knows no sides.
+    routers = {path: rows for path, rows in routers.items() if rows[-1].engine == wire.GATE_KIND}
     routers, instances = _known(routers, at_s), _known(instances, at_s)
     pools = Pools(instances, at_s)
     pd, prefill = {}, {}

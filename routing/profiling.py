@@ -20,7 +20,7 @@ from routing.core.model.profile_fit import Fit, PrefillRows, Refusal, fit_prefil
 from routing.core.scenario.document import Cluster
 from routing.core.types import LengthHistogram
 from routing.models import Fleet
-from telemetry import counters, store
+from telemetry import counters, history, store
 from telemetry.counters import HistogramIncrease
 from telemetry.store import Reading
 
@@ -42,7 +42,7 @@ def measure(
     fleet: Fleet, *, cluster: str | None, since_s: float, until_s: float, warmup_s: float
 ) -> list[Measured]:
     """Each cluster of the fleet, or the one named, over (since_s, until_s]."""
-    bin_s = max(store.MIN_BIN_S, (until_s - since_s) / _MOST_BINS)
+    bin_s = max(history.BINS_S[0], (until_s - since_s) / _MOST_BINS)
     found = []
     for each in fleets.scenario_of(fleet).clusters:
         if cluster in (None, each.name):

@@ -113,12 +113,18 @@ def _ranked(names: frozenset[str], kind: str | None) -> tuple[str, ...]:
 
 
 def canonicalise(
-    exposition: Exposition, engine: str = "auto", *, kind: str | None = None, version: str = ""
+    exposition: Exposition,
+    engine: str = "auto",
+    *,
+    kind: str | None = None,
+    version: str = "",
+    n_ranks: int | None = None,
 ) -> Canonical:
     """The canonical signals of a parsed text, read as `engine`: a key of MAPS, or `auto`.
 
     `kind`, `instance`, `router` or `host`, is what `auto` may find. `version`, where the text does
-    not state it, chooses between meanings of a name that changed.
+    not state it, chooses between meanings of a name that changed. With fewer data-parallel ranks
+    than `n_ranks` in the text the engine's signals are missing: partial.
     """
     names = frozenset(exposition.samples)
     present = _present(names, kind if engine == "auto" else MAPS[engine].kind)
@@ -128,6 +134,8 @@ def canonicalise(
     addons, others = _beside(main, present)
     reader = Reader(main, exposition, version=version)
     signals = reader.signals()
+    if n_ranks is not None:
+        reader.only_whole(signals, n_ranks)
     warnings, epoch_s = [*exposition.warnings, *reader.warnings], reader.epoch_s()
     if others:
         warnings.append(f"read as {main.engine}: series of {', '.join(others)} are left alone")

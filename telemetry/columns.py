@@ -35,6 +35,8 @@ _OBJECTS: Final = 5
 _HOLES: Final = 0x80
 
 _EXACT_BELOW: Final = 2.0**53
+_SINGLE_ABOVE: Final = float(np.finfo(np.float32).tiny)
+"""The least number that keeps its seven digits as float32."""
 _SCALES: Final = (1.0, 10.0, 100.0, 1e3, 1e4)
 _WIDTHS: Final = ((np.int8, 0x7F), (np.int16, 0x7FFF), (np.int32, 0x7FFFFFFF))
 
@@ -74,6 +76,9 @@ def encode(matrix: Matrix, *, exact: bool) -> bytes:
         return bytes((_DOUBLE | mark,)) + prefix + _compressor.compress(_shuffled(flat))
     with np.errstate(over="ignore"):
         single = flat.astype(np.float32)
+    large = np.abs(single)
+    if not np.isfinite(large).all() or ((large < _SINGLE_ABOVE) & (flat != 0.0)).any():
+        return bytes((_DOUBLE | mark,)) + prefix + _compressor.compress(_shuffled(flat))
     return bytes((_SINGLE | mark,)) + prefix + _compressor.compress(_shuffled(single))
 
 

@@ -178,13 +178,21 @@ def settle_sequences(now: datetime) -> None:
         )
         cursor.execute(
             """
-            WITH runs AS (
+            WITH runs AS MATERIALIZED (
                 SELECT b.agent, b.boot, range_agg(int8range(b.seq, b.seq, '[]')) AS seqs
                 FROM telemetry_batch b JOIN telemetry_agent a ON a.name = b.agent
-                WHERE b.boot = a.boot AND b.received_at < %s GROUP BY 1, 2
+                -- A range ends behind its last number, and behind the greatest there is none.
+                WHERE b.boot = a.boot AND b.received_at < %s AND b.seq < 9223372036854775807
+                GROUP BY 1, 2
+            ),
+            -- In the order in which `landing` locks them, or the two could wait for each other.
+            held AS MATERIALIZED (
+                SELECT name FROM telemetry_agent WHERE name IN (SELECT agent FROM runs)
+                ORDER BY name FOR NO KEY UPDATE
             )
             UPDATE telemetry_agent a SET stored = a.stored + runs.seqs
-            FROM runs WHERE a.name = runs.agent AND a.boot = runs.boot
+            FROM held JOIN runs ON runs.agent = held.name
+            WHERE a.name = runs.agent AND a.boot = runs.boot
             """,
             [now - _SEQS_SETTLED],
         )

@@ -46,6 +46,42 @@ class Reader:
                 signals[f"{name}_by_stage"] = by_stage(signals[name])
         return signals
 
+    def only_whole(self, signals: dict[str, Signal], n_ranks: int) -> None:
+        """Of an engine of `n_ranks` data-parallel ranks: where fewer tell their numbers, what is
+        there is part of the engine's, and is missing with that reason."""
+        told = self._ranks_told()
+        if told is None:
+            self.warnings.append(f"ranks={n_ranks}: {self._map.title} does not tell ranks apart")
+        elif len(told) > n_ranks:
+            self.warnings.append(f"{len(told)} ranks are told, of {n_ranks} that are expected")
+        elif len(told) < n_ranks:
+            which = f" ({', '.join(sorted(told)[:8])})" if any(told) else ""
+            reason = f"partial: {len(told)} of {n_ranks} ranks told{which}"
+            self.warnings.append(reason)
+            for name, signal in signals.items():
+                if signal.state != "missing":
+                    signals[name] = missing(
+                        signal.kind,
+                        signal.unit,
+                        reason,
+                        source=signal.source,
+                        labelled=signal.labelled,
+                    )
+
+    def _ranks_told(self) -> set[str] | None:
+        """Ranks with a gauge, which each of them has from its start; None: it knows none."""
+        label = self._map.rank_label
+        if label is None:
+            return None
+        gauges = (one for one in self._map.signals.values() if one.kind == "gauge")
+        names = {source.name for one in gauges for names in one.lists() for source in names}
+        return {
+            sample.labels.get(label, "")
+            for prefix in self._map.prefixes
+            for name in names
+            for sample in self._samples.get(prefix + name, ())
+        }
+
     def _signal(self, name: str, signal_map: SignalMap) -> Signal:
         read: Callable[[SignalMap], Signal | None]
         if signal_map.kind == "histogram":

@@ -1,7 +1,9 @@
-"""Carries committed batches to the web processes: one Redis message per group commit.
+"""Carries committed batches to other web processes: one Redis message per group commit for each.
 
-The message is a hint, the rows are the truth: a lost one costs the live pages one interval, so a
-failure here is counted and logged and never reaches an ack.
+Each web process that shows live pages hears a channel of its own, so that one that is alone sends
+nothing at all: what it committed it shows without a detour. The message is a hint, the rows are the
+truth: a lost one costs the live pages one interval, so a failure here is counted and logged and
+never reaches an ack.
 """
 
 from __future__ import annotations
@@ -11,6 +13,8 @@ import collections
 import contextlib
 import logging
 import random
+import secrets
+import time
 from collections.abc import Iterator
 from typing import Final
 
@@ -23,11 +27,17 @@ from telemetry.landing import Arrival
 
 log = logging.getLogger(__name__)
 
-CHANNEL: Final = "telemetry"
+_CHANNELS: Final = "telemetry:"
+CHANNEL: Final = _CHANNELS + secrets.token_hex(8)
+"""The one that this process hears."""
+_ASK_EVERY_S: Final = 2.0
 _TIMEOUT_S: Final = 2.0
 _MAX_WAITING: Final = 32
 
-LOST = Counter("prfaas_ingest_unpublished_batches", "Committed batches live pages never heard of.")
+LOST = Counter(
+    "prfaas_ingest_unpublished_batches",
+    "Committed batches live pages of other processes never heard of.",
+)
 
 
 def message(arrivals: list[Arrival]) -> bytes:
@@ -76,6 +86,8 @@ class Publisher:
             self._redis_url, socket_timeout=_TIMEOUT_S, socket_connect_timeout=_TIMEOUT_S
         )
         away = False
+        others: list[str] = []
+        asked_s = float("-inf")
         async with client:
             while True:
                 await self._work.wait()
@@ -83,14 +95,26 @@ class Publisher:
                 while self._waiting:
                     arrivals = self._waiting.popleft()
                     try:
-                        await client.publish(CHANNEL, message(arrivals))
+                        if time.monotonic() - asked_s >= _ASK_EVERY_S:
+                            others = await _others(client)
+                            asked_s = time.monotonic()
+                        if others:
+                            encoded = message(arrivals)
+                            for channel in others:
+                                await client.publish(channel, encoded)
                     except (redis.RedisError, OSError) as exc:
                         LOST.inc(len(arrivals))
                         if not away:
-                            log.warning("live pages get no telemetry, Redis is away: %s", exc)
+                            log.warning("other processes get no telemetry, Redis is away: %s", exc)
                         away = True
                         await asyncio.sleep(random.uniform(0.2, 1.0))
                     else:
                         if away:
-                            log.info("Redis is back, live pages get telemetry again")
+                            log.info("Redis is back, other processes get telemetry again")
                         away = False
+
+
+async def _others(client: redis.asyncio.Redis) -> list[str]:
+    """The channels that other web processes hear."""
+    heard = [name.decode() for name in await client.pubsub_channels(f"{_CHANNELS}*")]
+    return [name for name in heard if name != CHANNEL]

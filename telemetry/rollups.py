@@ -75,11 +75,13 @@ def mark(level: Level, rows: Sequence[tables.Stored]) -> None:
     )
     starts, layout_ids, kinds = zip(*spans, strict=True)
     with connection.cursor() as cursor:
+        # A mark that is there is locked until we commit: whoever rolled the span up meanwhile
+        # would not see these rows, and would take their mark with it.
         cursor.execute(
             """
             INSERT INTO telemetry_pending (table_name, start, layout_id, kind)
             SELECT %s, * FROM unnest(%s::timestamptz[], %s::bigint[], %s::smallint[])
-            ON CONFLICT DO NOTHING
+            ON CONFLICT (table_name, start, layout_id, kind) DO UPDATE SET kind = excluded.kind
             """,
             [level.table, [tables.utc(s) for s in starts], list(layout_ids), list(kinds)],
         )
@@ -207,7 +209,7 @@ def from_chunks(
     if not inside.any():
         return {}
     groups = _Groups.of(index, inside, n_sources)
-    restarted = _restarts(kind, parts, order)
+    lives = _lives(kind, parts, order)
     found: dict[str, bytes] = {}
     for name, shape in chunks.SHAPES[kind].items():
         if not any(name in part.columns for part in parts):
@@ -215,10 +217,12 @@ def from_chunks(
         if shape == "number":
             values = np.concatenate([chunks.numbers(part, name) for part in parts])
             values = np.take_along_axis(values, order, axis=0)
-            gains = _gains(values, restarted) if chunks.is_counter(name) else None
+            gains = _gains(values, lives) if chunks.is_counter(name) else None
             found[name] = pack(groups.bins(values, gains, level.n_bins))
         elif shape in ("histogram", "labelled_histogram"):
-            found[name] = _histogram_gains(level, name, parts, start_s)
+            gained = _histogram_gains(level, name, parts, order, lives, start_s)
+            if gained:  # maps may be told and hold nothing
+                found[name] = _pack_gains(gained)
     return found
 
 
@@ -279,20 +283,24 @@ class _Groups:
         return out
 
 
-def _restarts(
+def _lives(
     kind: str, parts: Sequence[Chunk], order: npt.NDArray[np.intp]
-) -> npt.NDArray[np.bool_] | None:
-    """Where another process answered than at the reading before; None where nobody tells."""
+) -> npt.NDArray[np.int64] | None:
+    """How often another process had answered by each reading; None where nobody tells."""
     if kind == "link":
         return None
     epochs = np.concatenate([chunks.numbers(part, chunks.EPOCH) for part in parts])
     epochs = np.take_along_axis(epochs, order, axis=0)
-    out = np.zeros(epochs.shape, dtype=np.bool_)
-    out[1:] = (epochs[1:] > 0) & (epochs[:-1] > 0) & (np.abs(epochs[1:] - epochs[:-1]) > 1.0)
-    return out
+    # A reading that failed may not tell: it is of the process that was last heard of.
+    place = np.where(epochs > 0, np.arange(len(epochs))[:, None], 0)
+    told = np.take_along_axis(epochs, np.maximum.accumulate(place, axis=0), axis=0)
+    began = np.zeros(epochs.shape, dtype=np.int64)
+    began[1:] = (told[:-1] > 0) & (np.abs(told[1:] - told[:-1]) > 1.0)
+    lives: npt.NDArray[np.int64] = np.cumsum(began, axis=0)
+    return lives
 
 
-def _gains(values: Matrix, restarted: npt.NDArray[np.bool_] | None) -> Matrix:
+def _gains(values: Matrix, lives: npt.NDArray[np.int64] | None) -> Matrix:
     """What a counter gained at each reading over the last known one before (see `counters`)."""
     known = ~np.isnan(values)
     place = np.where(known, np.arange(len(values))[:, None], -1)
@@ -300,8 +308,8 @@ def _gains(values: Matrix, restarted: npt.NDArray[np.bool_] | None) -> Matrix:
     before = np.concatenate([np.full((1, values.shape[1]), -1), before[:-1]])
     earlier = np.take_along_axis(values, np.maximum(before, 0), axis=0)
     fell = values < earlier
-    if restarted is not None:
-        fell |= restarted
+    if lives is not None:
+        fell |= lives != np.take_along_axis(lives, np.maximum(before, 0), axis=0)
     out = np.where(fell, values, values - earlier)
     out[(before < 0) | ~known] = np.nan
     return out
@@ -386,15 +394,32 @@ def means(column: bytes, n_bins: int, n_sources: int) -> Matrix:
 # Histograms: what each slot gained in each bin, and the sum's gain.
 
 
-def _histogram_gains(level: Level, name: str, parts: Sequence[Chunk], start_s: float) -> bytes:
-    seen: dict[chunks.Slot, list[tuple[Matrix, Matrix, Matrix]]] = {}
+def _histogram_gains(
+    level: Level,
+    name: str,
+    parts: Sequence[Chunk],
+    ordered: npt.NDArray[np.intp],
+    lives: npt.NDArray[np.int64] | None,
+    start_s: float,
+) -> dict[chunks.Slot, tuple[Matrix, Matrix]]:
+    unordered = None
+    if lives is not None:  # by the rows of `parts`, as the histograms are
+        unordered = np.empty_like(lives)
+        np.put_along_axis(unordered, ordered, lives, axis=0)
+    seen: dict[chunks.Slot, list[tuple[Matrix, Matrix, Matrix, npt.NDArray[np.int64]]]] = {}
+    first = 0
     for part in parts:
+        rows = slice(first, first + part.n_ticks)
+        first += part.n_ticks
         if name not in part.columns:
             continue
         at_s = chunks.times(part)
         found = chunks.histograms(part.columns[name], part.n_ticks)
         for j, slot in enumerate(found.slots):
-            seen.setdefault(slot, []).append((at_s[:, slot[0]], found.counts[j], found.sums[:, j]))
+            own = np.zeros(part.n_ticks, np.int64) if unordered is None else unordered[rows, slot[0]]
+            seen.setdefault(slot, []).append(
+                (at_s[:, slot[0]], found.counts[j], found.sums[:, j], own)
+            )
     gained: dict[chunks.Slot, tuple[Matrix, Matrix]] = {}
     for slot, pieces in seen.items():
         at_s = np.concatenate([piece[0] for piece in pieces])
@@ -403,8 +428,9 @@ def _histogram_gains(level: Level, name: str, parts: Sequence[Chunk], start_s: f
         order = order[known[order]]
         counts = np.concatenate([piece[1] for piece in pieces])[order]
         sums = np.concatenate([piece[2] for piece in pieces])[order]
+        of = np.concatenate([piece[3] for piece in pieces])[order]
         index = np.floor((at_s[order] - start_s) / level.bin_s).astype(np.int64)
-        fell = (np.diff(counts, axis=0) < 0).any(axis=1)
+        fell = (np.diff(counts, axis=0) < 0).any(axis=1) | (np.diff(of) != 0)
         steps = np.where(fell[:, None], counts[1:], np.diff(counts, axis=0))
         sum_steps = np.where(fell, sums[1:], np.maximum(np.diff(sums), 0.0))
         inside = (index[1:] >= 0) & (index[1:] < level.n_bins)
@@ -413,7 +439,7 @@ def _histogram_gains(level: Level, name: str, parts: Sequence[Chunk], start_s: f
         np.add.at(by_bin, index[1:][inside], steps[inside])
         np.add.at(by_sum, index[1:][inside], sum_steps[inside])
         gained[slot] = (by_bin, by_sum)
-    return _pack_gains(gained)
+    return gained
 
 
 def _coarser_histograms(level: Level, name: str, rows: Sequence[Finer], start_s: float) -> bytes:

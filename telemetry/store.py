@@ -7,12 +7,14 @@ single signals as series.
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
+import msgspec
 import numpy as np
 from django.db import connection
 
@@ -33,8 +35,7 @@ class QueryError(ValueError):
         self.error, self.field, self.value = error, field, value
 
 
-@dataclass(frozen=True)
-class Reading:
+class Reading(msgspec.Struct, frozen=True, gc=False):
     """One stored sample. `kind` is instance, link or router; a router's own kind is `engine`."""
 
     kind: str
@@ -102,25 +103,22 @@ def window(
     if bin_s <= 0:
         raise QueryError("must be positive", field="bin_s", value=bin_s)
     known = Places.of(kind, prefix, since_s=since_s)
-    last: dict[tuple[str, int], Reading] = {}
+    last: dict[str, dict[int, Reading]] = {}
 
-    def keep(readings: Iterator[Reading]) -> None:
+    def keep(readings: Iterable[Reading]) -> None:
         for reading in readings:
-            place = (reading.path, math.ceil((reading.at_s - since_s) / bin_s))
-            if place not in last or last[place].at_s <= reading.at_s:
-                last[place] = reading
+            bins = last.setdefault(reading.path, {})
+            place = math.ceil((reading.at_s - since_s) / bin_s)
+            before = bins.get(place)
+            if before is None or before.at_s <= reading.at_s:
+                bins[place] = reading
 
     for layout_id, chunk in _chunks_of(known, since_s, until_s):
         rows = _last_of_bins(chunk, since_s, until_s, bin_s)
         keep(known.of_chunk(layout_id, chunk, rows, since_s, until_s))
     for layout_id, row in _landed_by_bin(known, since_s, until_s, bin_s):
         keep(known.readings(layout_id, row, since_s, until_s))
-    readings: dict[str, list[Reading]] = {}
-    for path, _ in sorted(last):
-        readings.setdefault(path, [])
-    for (path, _), reading in sorted(last.items(), key=lambda item: item[0]):
-        readings[path].append(reading)
-    return readings
+    return {path: [bins[place] for place in sorted(bins)] for path, bins in sorted(last.items())}
 
 
 _seen_layouts: dict[int, layouts.Layout] = {}
@@ -181,10 +179,10 @@ class Places:
         self, layout_id: int, row: _Landed, since_s: float, until_s: float
     ) -> Iterator[Reading]:
         """Those of one landed batch that were read in (since_s, until_s]."""
-        entries = layouts.samples(bodies.unpack(row.body), self.kind)
+        entries = _landed_readings(self.kind, row)
         for i in self.sources[layout_id]:
             if since_s < entries[i].at_s <= until_s:
-                yield from_sample(entries[i], received_s=row.received_s)
+                yield entries[i]
 
     def of_chunk(
         self,
@@ -202,10 +200,31 @@ class Places:
                 yield from_sample(sample, received_s=received_s)
 
 
-@dataclass(frozen=True)
-class _Landed:
+class _Landed(NamedTuple):
     received_s: float
     body: bytes
+
+
+_read_lately: dict[tuple[str, _Landed], list[Reading]] = {}
+_READ_LATELY: Final = 12_000
+"""Batches whose readings are kept: the loop asks for the same bins of a minute at every tick. A
+batch of eight engines takes some 8 KB."""
+
+
+def _landed_readings(kind: str, row: _Landed) -> list[Reading]:
+    """Every entry of `kind` of a landed batch, in its order."""
+    found = _read_lately.pop((kind, row), None)
+    if found is None:
+        found = [
+            from_sample(sample, received_s=row.received_s)
+            for sample in layouts.samples(bodies.unpack(row.body), kind)
+        ]
+    # Put last again: what is first was not asked for the longest. Two threads may both read.
+    _read_lately[kind, row] = found
+    while len(_read_lately) > _READ_LATELY:
+        with contextlib.suppress(StopIteration, RuntimeError):
+            _read_lately.pop(next(iter(_read_lately)), None)
+    return found
 
 
 def _keep_newest(newest: dict[str, Reading], readings: Iterator[Reading]) -> None:
@@ -239,12 +258,21 @@ def _landed_by_bin(
 ) -> Iterator[tuple[int, _Landed]]:
     """The last landed batch of each layout and bin."""
     # One index probe per layout and bin reads only what is returned; DISTINCT ON would read and
-    # sort every row of the window.
+    # sort every row of the window. Bins after the newest row, as those of the future that
+    # `until_s` allows for, are not looked for at all.
     for layout_id, received_s, body in _rows(
         """
         SELECT wanted.id, extract(epoch FROM newest.received_at)::float8, newest.body
         FROM unnest(%(ids)s::bigint[]) AS wanted (id)
-        CROSS JOIN generate_series(0, %(n_bins)s - 1) AS bin
+        CROSS JOIN LATERAL (
+            SELECT at FROM telemetry_landing
+            WHERE layout_id = wanted.id AND at > %(since)s AND at <= %(until)s
+              AND landed_at >= (SELECT floor FROM telemetry_compaction)
+            ORDER BY at DESC LIMIT 1
+        ) ends
+        CROSS JOIN LATERAL generate_series(
+            0, ceil(extract(epoch FROM ends.at - %(since)s) / %(width_s)s)::int - 1
+        ) AS bin
         CROSS JOIN LATERAL (
             SELECT received_at, body FROM telemetry_landing
             WHERE layout_id = wanted.id
@@ -255,8 +283,9 @@ def _landed_by_bin(
         """,
         ids=sorted(known.ids),
         since=tables.utc(since_s),
+        until=tables.utc(until_s + layouts.MOMENT_S),
         width=timedelta(seconds=bin_s),
-        n_bins=math.ceil((until_s + layouts.MOMENT_S - since_s) / bin_s),
+        width_s=bin_s,
     ):
         yield layout_id, _Landed(received_s, body)
 

@@ -26,6 +26,8 @@ MAX_KEYS = 1024
 MAX_KEY_CHARS = 200
 MAX_NUMBER = 1e300
 """Beyond it sums of readings would not stay finite."""
+GATE_KIND = "gate"
+"""The kind of router that runs plans and counts for the loop; others are watched only."""
 
 
 Number = Annotated[float, msgspec.Meta(ge=0.0, le=MAX_NUMBER)]

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from console import env
 from routing.core.placement.sides import REASONS as GATE_REASONS
 from routing.core.reasons import REASONS
+from telemetry import wire
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -84,6 +86,15 @@ def test_every_command_is_documented() -> None:
     commands = (ROOT / "console/management/commands").glob("[a-z]*.py")
     missing = [c.stem for c in commands if f"manage.py {c.stem}" not in text]
     assert not missing, f"no document shows manage.py {missing}"
+
+
+def test_every_signal_and_state_is_documented() -> None:
+    text = (ROOT / "docs/contracts.md").read_text()
+    signals = (wire.InstanceSignals, wire.LinkSignals, wire.RouterSignals)
+    names = {name for kind in signals for name in kind.__struct_fields__}
+    names |= set(get_args(wire.InstanceState))
+    missing = [name for name in sorted(names) if not re.search(rf"`{name}[`{{]", text)]
+    assert not missing, f"docs/contracts.md does not name {missing}"
 
 
 def test_links_between_documents_lead_somewhere() -> None:

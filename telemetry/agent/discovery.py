@@ -44,6 +44,7 @@ class Discover(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=
     engine: str = "auto"
     engine_version: str = ""
     group: str | None = None
+    ranks: int | None = None
     role_url: str = ""
     role_key: str = "disagg_mode"
     timeout_s: float | None = None
@@ -130,6 +131,7 @@ def _instance(
         engine=discover.engine,
         engine_version=discover.engine_version,
         group=group,
+        ranks=discover.ranks,
         role_url=_filled(discover.role_url, target, port, in_url=True),
         role_key=discover.role_key,
         timeout_s=discover.timeout_s,

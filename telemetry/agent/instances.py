@@ -13,6 +13,7 @@ from telemetry.engine_maps import MAPS
 from telemetry.refusals import WireError
 
 MAX_ID_CHARS = 300
+MAX_RANKS = 1024
 MIN_TIMEOUT_S, MAX_TIMEOUT_S = 0.1, 60.0
 Role = wire.Role
 ROLES: tuple[Role, ...] = get_args(Role)
@@ -22,7 +23,8 @@ class Instance(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=
     """One engine, scraped at `url`. `engine` is a family of `telemetry/engines` or `auto`.
 
     `role` is what it is taken for until it tells its role itself: under `role_key` of the JSON
-    document at `role_url`, read with each scrape. `timeout_s` None is the agent's.
+    document at `role_url`, read with each scrape. `timeout_s` None is the agent's. `ranks` are its
+    data-parallel ranks, None where nobody says: a text with fewer of them is part of its numbers.
     """
 
     id: str
@@ -31,17 +33,21 @@ class Instance(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=
     engine: str = "auto"
     engine_version: str = ""
     group: str | None = None
+    ranks: int | None = None
     role_url: str = ""
     role_key: str = "disagg_mode"
     timeout_s: float | None = None
 
 
 class Router(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
-    """One gate, scraped like an engine; `kind` is a family of `telemetry/engines`."""
+    """One gate or a router of another make, scraped like an engine.
+
+    `kind` is a family of `telemetry/engines` whose text is that of a router.
+    """
 
     id: str
     url: str
-    kind: str = "gate"
+    kind: str = wire.GATE_KIND
     timeout_s: float | None = None
 
 
@@ -73,6 +79,8 @@ def _instance_problems(key: str, instance: Instance) -> Iterator[tuple[str, Any,
         yield f"{key}.engine", instance.engine, f"must be one of {known}"
     if instance.role_url and not is_http(instance.role_url):
         yield f"{key}.role_url", instance.role_url, "must be an http(s) URL"
+    if instance.ranks is not None and not 1 <= instance.ranks <= MAX_RANKS:
+        yield f"{key}.ranks", instance.ranks, f"must be in 1..{MAX_RANKS}"
     if not instance.role_key:
         yield f"{key}.role_key", instance.role_key, "must name a key of the answer"
 

@@ -45,8 +45,9 @@ class Scrape:
         timeout_s: float,
         max_series: int,
         version: str = "",
+        n_ranks: int | None = None,
     ) -> None:
-        self.url, self._engine, self._kind = url, engine, kind
+        self.url, self._engine, self._kind, self._n_ranks = url, engine, kind, n_ranks
         self._session, self._timeout_s, self._max_series = session, timeout_s, max_series
         self._parser = exposition.Parser()
         self._sieve = Sieve()
@@ -103,7 +104,9 @@ class Scrape:
         return read
 
     def _canonical(self, parsed: Exposition, engine: str) -> canonical.Canonical:
-        return canonical.canonicalise(parsed, engine, kind=self._kind, version=self.version)
+        return canonical.canonicalise(
+            parsed, engine, kind=self._kind, version=self.version, n_ranks=self._n_ranks
+        )
 
     async def ask_version(self, engine: str) -> str:
         """The version an engine states beside its metrics; empty when it states none."""

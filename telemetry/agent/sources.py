@@ -62,6 +62,7 @@ class EngineSource:
             timeout_s=timeout_s,
             max_series=max_series,
             version=instance.engine_version,
+            n_ranks=instance.ranks,
         )
         self._role = RoleReader(instance, session=session, timeout_s=timeout_s)
         self._previous: rates.Reading[wire.InstanceSignals] | None = None

@@ -27,7 +27,7 @@ class Site:
     tables: list[str] = field(default_factory=list)
     settings: dict[str, Any] = field(default_factory=dict)
 
-    def add(self, kind: str, **values: Any) -> None:
+    def add(self, kind: str, /, **values: Any) -> None:
         lines = [f"{key} = {json.dumps(value)}" for key, value in values.items()]
         self.tables.append("\n".join([f"[[{kind}]]", *lines]))
 

@@ -18,6 +18,10 @@ from telemetry import wire
 from telemetry.agent import config
 from tests.agent.site import Eventually, Site, n_read, samples
 
+EPP_TEXT = """\
+llm_d_epp_request_total{model_name="m",priority="0"} 100
+llm_d_epp_flow_control_queue_size{fairness_id="a"} 7
+"""
 LAB = {"prfaas->pd": {"at_s": 1.7e9, "tx_bytes_total": 1000, "capacity_gbps": 100.0}}
 
 
@@ -62,6 +66,25 @@ async def test_one_round_ships_engines_gates_and_links(
     assert interface.signals == wire.LinkSignals(
         rx_bytes_total=10.0, tx_bytes_total=20.0, capacity_gbps=25.0
     )
+
+
+async def test_a_router_of_another_make_is_read_by_its_own_map(
+    site: Site, console: Any, gate: Any
+) -> None:
+    site.add("routers", id="f/pd/gate-0", url=f"{gate.url}/metrics")
+    site.add("routers", id="f/pd/epp", kind="llm-d", url=f"{gate.url}/epp")
+    site.add("routers", id="f/pd/wrong", kind="smg", url=f"{gate.url}/epp")
+    gate.pages["/epp"] = EPP_TEXT
+    await site.once()
+    [read] = samples(console, "f/pd/epp")
+    assert (read.kind, read.state) == ("llm-d", "ok")
+    assert read.signals.requests_total == {"all|request": 100.0}
+    assert read.signals.requests_waiting == 7.0
+    assert (read.plan_epoch, read.plan_version) == (None, None)
+    [own] = samples(console, "f/pd/gate-0")
+    assert (own.kind, own.plan_epoch, own.plan_version) == ("gate", 1, 42)
+    [wrong] = samples(console, "f/pd/wrong")
+    assert (wrong.state, wrong.error.partition(" in ")[0]) == ("failed", "no series of smg")
 
 
 async def test_idle_missing_and_failed_arrive_as_three_things(

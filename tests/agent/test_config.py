@@ -63,6 +63,7 @@ BAD = [
     ("not a URL", "https://console.example", "console:8000", "console_url='console:8000'"),
     ("bad role", '"prefill"', '"draft"', "instances[0].role='draft'"),
     ("bad engine", '"vllm"', '"banana"', "instances[0].engine='banana'"),
+    ("engine as a router", 'kind = "gate"', 'kind = "vllm"', "routers[0].kind='vllm'"),
     ("bad id", '"f/pd/p0"', '"p0"', "instances[0].id='p0'"),
     ("breaking id", '"f/pd/p0"', '"f/pd/p\\n0"', "instances[0].id='f/pd/p\\n0'"),
     ("breaking name", 'agent = "pd-agent"', 'agent = "pd\\u202e"', "agent='pd\\u202e'"),

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psycopg
 
 from tests.bench import ingest_kit, server_tree
 from tests.bench.console_up import Console, bytes_at_rest, stored_values, versions
@@ -99,6 +100,16 @@ def slopes(usages: list[server_tree.Usage]) -> dict[str, dict[str, float]]:
     return found
 
 
+def tick_ms(database: psycopg.Connection[Any]) -> dict[str, float]:
+    """What the decision loop's passes took, the first few left out, and how many there were."""
+    rows = database.execute("SELECT duration_ms FROM routing_tick ORDER BY seq OFFSET 5").fetchall()
+    took = np.array([row[0] for row in rows])
+    if not took.size:
+        return {"n": 0}
+    shares = {"p50": 0.5, "p99": 0.99, "max": 1.0}
+    return {"n": len(took)} | {k: round(float(np.quantile(took, q)), 1) for k, q in shares.items()}
+
+
 def run(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """One console from nothing, one load; what came of it."""
     kit = Kit(args.kit.resolve(), args.kit_venv, folder)
@@ -125,6 +136,7 @@ def run(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
             [
                 *(sys.executable, "-m", "tests.bench.scale_sockets", "--url", console.url, *when),
                 *("--fleets", FLEET, "--n", str(args.sockets)),
+                *("--instances", str(args.agents * PER_AGENT)),
                 *("--out", str(folder / "sockets.json")),
             ],
             cwd=ROOT,
@@ -166,6 +178,7 @@ def run(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
             "cores": {part: round(cpu_s / took_s, 3) for part, cpu_s in parts.items()},
             "cpu_s_per_M": round(sum(parts.values()) / max(1, n_acked) * 1e6, 3),
             "memory": slopes(watch.usages),
+            "tick_ms": tick_ms(database),
             "bytes": bytes_at_rest(database),
             "version": versions(database),
             "load_average": os.getloadavg(),
@@ -185,6 +198,7 @@ def summary(found: dict[str, Any]) -> str:
         f"p50 {sockets['fresh_p50_s']} s, p99 {sockets['fresh_p99_s']} s, "
         f"max {sockets['fresh_max_s']} s; frames of {sockets['frame_bytes']} bytes, "
         f"gap p99 {sockets['frame_gap_p99_s']} s",
+        f"ticks of the loop {found['tick_ms']} ms",
         f"cores {found['cores']}, {found['cpu_s_per_M']} CPU-s a million values",
     ]
     for part, one in memory.items():

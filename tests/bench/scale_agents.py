@@ -29,6 +29,7 @@ _FIRST_SEQ = 1 << 17
 """Sequence numbers from here to 2^32 take the same five bytes each."""
 _N_COUNTERS = 6
 _WAIT_S = 60.0
+_CONNECT_S = 3.0
 
 
 class Bodies:
@@ -100,6 +101,8 @@ async def run(args: argparse.Namespace) -> dict[str, object]:
         f"POST /api/v1/ingest HTTP/1.1\r\nHost: {host}\r\nAuthorization: Bearer {token}\r\n"
         f"Content-Type: application/msgpack\r\nContent-Length: {len(bodies.body(0))}\r\n\r\n"
     ).encode()
+    # A connection that says nothing is closed after a while, so they are made just before.
+    await asyncio.sleep(max(0.0, args.start_at - _CONNECT_S - time.time()))
     state = send.St()
     connections = await send._conns((host, int(port)), args.agents, state)
     n_total, ended = args.agents * args.seconds, asyncio.get_running_loop().create_future()

@@ -2,9 +2,10 @@
 
     python -m tests.bench.scale_sockets --url URL --fleets F --n 50 --seconds S --out FILE
 
-Name and password come as two lines on stdin. Every socket answers heartbeats. The first of each
-fleet also reads its frames: which readings are new in which frame. The others note when each frame
-had come whole. Freshness is from the reading's `at_s` to the arrival of the first frame with it,
+Name and password come as two lines on stdin. Every socket answers heartbeats. In a fleet too large
+for a frame, each shows one of `N_PAGES` pages of `N_ROWS` rows, from agents all over the fleet. The
+first of each page also reads its frames: which readings are new in which frame. The others note
+when each frame had come whole. Freshness is from the reading's `at_s` to the arrival of the first frame with it,
 over all readings and all sockets.
 """
 
@@ -28,6 +29,9 @@ import msgspec
 import numpy as np
 import uvloop
 
+from tests.bench import ingest_fleet
+
+N_PAGES, N_ROWS = 10, 40
 _HEAD_BYTES = 400
 _SEQ = re.compile(rb'"seq":(\d+)')
 _BUFFER_BYTES = 1 << 22
@@ -49,7 +53,9 @@ class _Frame(msgspec.Struct):
 
 @dataclass
 class Seen:
-    """What the sockets of one fleet saw."""
+    """What the sockets that show one page saw. `scope` is what they say to be told of its rows."""
+
+    scope: bytes = b""
 
     arrived: list[dict[int, float]] = field(default_factory=list)
     """Of each socket: when frame `seq` had come, epoch seconds."""
@@ -117,6 +123,8 @@ async def listen(url: str, cookie: str, fleet: str, seen: Seen, *, reads: bool) 
     arrived: dict[int, float] = {}
     seen.arrived.append(arrived)
     decode = msgspec.json.Decoder(_Frame).decode
+    if seen.scope:
+        _say(writer, _TEXT, seen.scope)
     while True:
         kind, n_bytes = await _frame_head(reader)
         payload = await reader.readexactly(n_bytes)
@@ -159,18 +167,23 @@ async def _frame_head(reader: asyncio.StreamReader) -> tuple[int, int]:
 
 def _say(writer: asyncio.StreamWriter, opcode: int, payload: bytes) -> None:
     # A client must mask; with a mask of zeros the payload stays as it is.
-    writer.write(struct.pack(">BB4x", 0x80 | opcode, 0x80 | len(payload)) + payload)
+    if len(payload) < 126:
+        head = struct.pack(">BB4x", 0x80 | opcode, 0x80 | len(payload))
+    else:
+        head = struct.pack(">BBH4x", 0x80 | opcode, 0x80 | 126, len(payload))
+    writer.write(head + payload)
 
 
 async def run(args: argparse.Namespace, name: str, password: str) -> dict[str, Any]:
     cookie = await sign_in(args.url, name, password)
-    fleets = args.fleets.split(",")
-    seen = {fleet: Seen() for fleet in fleets}
+    n_pages = min(N_PAGES, args.n) if args.instances else 1
+    pages = [(fleet, page) for page in range(n_pages) for fleet in args.fleets.split(",")]
+    seen = {(fleet, page): Seen(_scope(fleet, page, args.instances)) for fleet, page in pages}
     tasks = []
     for i in range(args.n):
-        fleet = fleets[i % len(fleets)]
-        reads = i < len(fleets)
-        listening = listen(args.url, cookie, fleet, seen[fleet], reads=reads)
+        fleet, page = pages[i % len(pages)]
+        reads = i < len(pages)
+        listening = listen(args.url, cookie, fleet, seen[fleet, page], reads=reads)
         tasks.append(asyncio.create_task(listening))
     print("ready", flush=True)
     until_s = args.start_at + args.seconds
@@ -206,6 +219,15 @@ async def run(args: argparse.Namespace, name: str, password: str) -> dict[str, A
     }
 
 
+def _scope(fleet: str, page: int, n_instances: int) -> bytes:
+    if not n_instances:
+        return b""
+    shown = range(page, n_instances, max(1, n_instances // N_ROWS))[:N_ROWS]
+    return msgspec.json.encode(
+        {"type": "scope", "instances": [ingest_fleet.path(n, fleet=fleet) for n in shown]}
+    )
+
+
 def _quantile(values: np.ndarray, share: float) -> float | None:
     return round(float(np.quantile(values, share)), 3) if values.size else None
 
@@ -215,6 +237,7 @@ def main() -> None:
     parser.add_argument("--url", required=True)
     parser.add_argument("--fleets", required=True, help="comma separated")
     parser.add_argument("--n", type=int, default=50, help="sockets, shared out over the fleets")
+    parser.add_argument("--instances", type=int, default=0, help="of a fleet; sockets show pages")
     parser.add_argument("--seconds", type=int, required=True)
     parser.add_argument("--start-at", type=float, required=True, help="epoch seconds")
     parser.add_argument("--out", type=Path, required=True)

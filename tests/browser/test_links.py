@@ -51,6 +51,29 @@ def test_a_link_that_goes_down_says_so_until_it_is_back(
     expect(told).to_have_count(0)
 
 
+def test_a_path_that_lost_a_port_says_so_until_it_is_whole(
+    tab: Open, fleet: Fleet, server: servers.Server
+) -> None:
+    """S-12."""
+    traffic = Traffic(server, fleet)
+    traffic.send(path_state="degraded", n_members=2.0, n_members_up=1.0)
+    looking, beside = tab("viewer").open(overview(fleet)), tab("viewer")
+    beside = beside.open(overview(fleet) + "fleet/")
+    label, told = looking.locator(".link-label"), beside.locator("tr[data-link] [data-cell=path]")
+    words = "path degraded: 1 of 2 members up"
+    expect(told).to_have_text(words)  # as the server itself writes it
+    for page in (looking, beside):
+        live(page)
+    expect(label).to_have_text(f"9.40 Gbps of 100, 9.40 %, ⚠ {words}")
+    expect(looking.locator(".link-label.warn")).to_have_count(1)
+    expect(told).to_be_visible()
+    traffic.send(path_state="whole", n_members=2.0, n_members_up=2.0)
+    expect(label).to_have_text("9.40 Gbps of 100, 9.40 %")
+    expect(told).to_be_hidden()
+    traffic.send(path_state="degraded")
+    expect(told).to_have_text("path degraded")
+
+
 def found(label: LinkLabel, **memory: Any) -> Memory:
     return Memory(links={LINK: LinkMemory(label=label, **memory)})
 

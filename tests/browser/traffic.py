@@ -37,6 +37,7 @@ class Traffic:
         capacity_gbps: float = 100.0,
         version: int = 2,
         instances: bool = True,
+        **link: Any,
     ) -> None:
         at_s, name = time.time(), self.fleet.pk
         self.routed += 5
@@ -48,6 +49,7 @@ class Traffic:
                 tx_gbps=tx_gbps,
                 capacity_gbps=capacity_gbps,
                 retransmit_ratio=0.0,
+                **link,
             ),
             batches.router(
                 f"{name}/pd/gw-1",

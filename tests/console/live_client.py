@@ -73,8 +73,8 @@ class Page:
         except EOFError:
             return self.socket.close_code
 
-    async def say(self, kind: str) -> None:
-        await self.socket.send_str(json.dumps({"type": kind}))
+    async def say(self, kind: str, **more: Any) -> None:
+        await self.socket.send_str(json.dumps({"type": kind, **more}))
 
 
 def headers(server: Server, session: str | None = None, **more: str) -> dict[str, str]:

@@ -17,7 +17,7 @@ from console.live_state import Ack, FleetState
 class _Odd(FleetState):
     """A fleet that cannot be shown."""
 
-    def body(self, now_s: float) -> dict[str, Any]:
+    def common(self, now_s: float) -> dict[str, Any]:
         raise ValueError("odd")
 
 

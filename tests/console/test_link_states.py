@@ -125,6 +125,15 @@ def test_a_clear_link_needs_no_second_row(fleet: Fleet, viewer: Client) -> None:
     assert "Asks" not in rows(viewer)
 
 
+def test_a_path_on_fewer_ports_is_a_warning_beside_the_label(fleet: Fleet, viewer: Client) -> None:
+    """S-12."""
+    read(fleet, ago_s=2.0, path_state="degraded", n_members=2.0, n_members_up=1.0)
+    judge(fleet, 1.0, "clear")
+    assert "path degraded: 1 of 2 members up" in rows(viewer)
+    read(fleet, path_state="whole", n_members=2.0, n_members_up=2.0)
+    assert "degraded" not in rows(viewer)
+
+
 def test_a_reading_that_is_missing_comes_before_the_label(fleet: Fleet, viewer: Client) -> None:
     judge(fleet, 1.0, "congested", trouble="congested", since_s=60.0, signs="it is not read")
     assert "never read closed" in rows(viewer)

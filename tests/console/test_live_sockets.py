@@ -185,6 +185,29 @@ class TestFrames:
         seq, following = asyncio.run(run())
         assert following == seq + 1
 
+    def test_a_page_of_a_large_fleet_is_told_of_the_rows_it_shows(
+        self, server: Server, fleet: str, viewer: str, token: str
+    ) -> None:
+        now_s = time.time()
+        paths = [f"{fleet}/pd/engine-{i:05}" for i in range(400)]
+        sent = batch(unique("agent"), *(instance(path, now_s) for path in paths))
+
+        async def run() -> tuple[dict[str, Any], dict[str, Any]]:
+            async with page(server, fleet, viewer) as mine, page(server, fleet, viewer) as other:
+                await asyncio.to_thread(server.post, sent, token)
+                first = await mine.frame(lambda frame: frame["partial"])
+                assert len(first["instances"]) < len(paths)
+                hidden = [path for path in paths if path not in first["instances"]][:3]
+                await mine.say("scope", instances=[*hidden, f"{fleet}/pd/unknown"])
+                found = await mine.frame(lambda frame: hidden[0] in frame["instances"])
+                assert found["snapshot"], "it need not wait for the next frame"
+                assert found["instances"].keys() == {*first["instances"], *hidden}
+                return await mine.frame(), await other.frame(lambda frame: frame["partial"])
+
+        mine, other = asyncio.run(run())
+        assert mine["instances"].keys() > other["instances"].keys()
+        assert mine["counts"]["instances"] == other["pools"]["pd/decode"]["n"] == len(paths)
+
 
 def add_tick(fleet_name: str) -> None:
     """One tick and the plan in force, as the scheduler leaves them."""
@@ -250,10 +273,16 @@ class TestSilence:
         asyncio.run(run())
 
 
-def fill(server: Server, fleet: str, token: str, n: int = 1000) -> None:
-    """Make frames large: `n` instances."""
-    now_s = time.time()
-    samples = [instance(f"{fleet}/pd/engine-{i:05}", now_s) for i in range(n)]
+N_FILLING = 300
+
+
+def fill(server: Server, fleet: str, token: str) -> None:
+    """Make frames large: as many instances as a frame tells of, with much to say."""
+    now_s, error = time.time(), "no route to host " * 60
+    samples = [
+        instance(f"{fleet}/pd/engine-{i:05}", now_s, state="failed", error=error)
+        for i in range(N_FILLING)
+    ]
     assert server.post(batch(unique("agent"), *samples), token).status == 200
 
 
@@ -290,7 +319,7 @@ def test_a_slow_client_sees_a_gap_and_harms_nobody(
             await slow.say("snapshot")
             snapshot = await slow.frame(lambda frame: frame["snapshot"])
             assert snapshot["seq"] >= seq
-            assert len(snapshot["instances"]) == 1000
+            assert len(snapshot["instances"]) == N_FILLING
             for manager in opened:
                 await manager.__aexit__(None, None, None)
 

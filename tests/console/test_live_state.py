@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from console.context import STALE_AFTER_S
-from console.live_state import FORGET_S, FleetState, histogram_quantile
+from console.live_state import FORGET_S, FleetState
+from console.router_window import histogram_quantile
 from telemetry import store, wire
 from tests.telemetry.batches import batch, instance, link, router
 
@@ -96,6 +97,29 @@ def test_a_link_is_down_from_its_first_reading_without_capacity_until_it_has_som
         apply(live, link("prfaas->pd", T0 + i, capacity_gbps=capacity_gbps), received_s=T0 + i)
         since_s.append(live.body(T0 + i)["links"]["prfaas->pd"]["down_since_s"])
     assert since_s == [None, T0 + 1, T0 + 1, None, T0 + 4, None]
+
+
+@pytest.mark.parametrize(
+    ("signals", "says"),
+    [
+        ({"path_state": "degraded", "n_members": 2.0, "n_members_up": 1.0}, "1 of 2 members up"),
+        (
+            {"path_state": "degraded", "n_members": 2.0, "n_members_up": 2.0},
+            "the speed of a member is not known",
+        ),
+        ({"path_state": "degraded"}, "path degraded"),
+        ({"path_state": "whole", "n_members": 2.0, "n_members_up": 2.0}, ""),
+        ({"path_state": "down"}, ""),
+        ({}, ""),
+    ],
+)
+def test_a_path_that_is_less_than_whole_says_so(signals: dict[str, Any], says: str) -> None:
+    """S-12: traffic still flows, so it is no label of the loop's, and no silence either."""
+    live = state()
+    apply(live, link("prfaas->pd", T0, **signals))
+    trouble = live.body(T0)["links"]["prfaas->pd"]["path_trouble"]
+    assert trouble.endswith(says)
+    assert bool(trouble) == bool(says)
 
 
 def gate(

@@ -173,6 +173,52 @@ def test_down_failing_and_slow_are_told_apart(viewer: Client, state: str, says: 
     assert ("never counts as idle" in page(viewer)) == (state == "slow")
 
 
+def test_one_fault_at_many_addresses_is_one_gap_with_an_address_to_ask(viewer: Client) -> None:
+    make_fleet()
+    case.well()
+
+    def refused(n: int) -> str:
+        to = f"10.0.0.{n}:800{n}"
+        return f"Cannot connect to host {to} [Connect call failed] from http://{to}/metrics"
+
+    case.report(
+        "a1",
+        *(case.tells(f"f1/pd/h20-{n}", state="down", error=refused(n)) for n in (1, 2, 3)),
+        case.tells("f1/pd/h20-4", state="failed", error="HTTP 500 from http://h$(rm)/metrics"),
+    )
+    found = page(viewer)
+    assert "Look at 3 sources that cannot be read pd/h20-1, pd/h20-2, pd/h20-3." in found
+    assert "curl -sS -i -m 10 http://10.0.0.1:8001/metrics | head -n 20" in found
+    assert "Look at pd/h20-4: it cannot be read" in found
+    # A command is typed, and an error is text of others.
+    assert "curl -sS -i -m 10 http://HOST:8000/metrics" in found
+    assert "10 http://h$" not in found
+
+
+def test_a_signal_s_example_is_of_the_reason_it_stands_beside(viewer: Client) -> None:
+    make_fleet()
+    case.well()
+    lacks = ("requests_waiting",)
+    case.report(
+        "a1",
+        case.tells("f1/pd/h20-4", role="decode", without=lacks, missing={lacks[0]: "odd"}),
+        *(case.tells(f"f1/pd/h20-{n}", role="decode", without=lacks) for n in (5, 6)),
+    )
+    assert "f1/pd/h20-5: no series of this engine says it" in page(viewer)
+    assert "f1/pd/h20-4: no series" not in page(viewer)
+
+
+@pytest.mark.parametrize(("lived_s", "shown"), [(1, "–"), (100, "2.00 %")])
+def test_the_cost_of_starting_is_not_the_cost_of_an_agent(
+    viewer: Client, lived_s: int, shown: str
+) -> None:
+    make_fleet()
+    case.well()
+    case.report("a1", started_s=timezone.now().timestamp() - lived_s, cpu_s=2.0)
+    html = viewer.get("/fleets/f1/onboarding/").content.decode()
+    assert re.findall('data-label="CPU">([^<]*)', html) == [shown]
+
+
 def test_telemetry_of_nothing_registered_is_listed_and_not_dropped(viewer: Client) -> None:
     make_fleet()
     make_fleet("other")

@@ -164,6 +164,7 @@ class Gate:
     movable_tokens: float | None = None
     prompt_tokens: float = 0.0
     plan: tuple[int, int] | None = None
+    kind: str = "gate"
     counts: dict[str, np.ndarray] = field(default_factory=dict)
 
     def arrive(
@@ -180,7 +181,7 @@ class Gate:
     def sample(self, at_s: float) -> wire.RouterSample:
         return wire.RouterSample(
             id=self.path,
-            kind="gate",
+            kind=self.kind,
             at_s=at_s,
             epoch_s=self.epoch_s,
             plan_epoch=self.plan and self.plan[0],

@@ -234,6 +234,11 @@ def test_a_gate_that_only_reports_telemetry_is_listed(fleet: Fleet) -> None:
     assert "never asked this console" in row["findings"][0]
 
 
+def test_a_router_of_another_make_takes_no_plan_and_is_not_asked_for_one(fleet: Fleet) -> None:
+    feed([Gate("f1/pd/epp", kind="llm-d").sample(NOW.timestamp())])
+    assert delivery.routers(fleet, after(1)) == []
+
+
 def test_what_postgresql_cannot_store_does_not_end_an_ack(fleet: Fleet) -> None:
     """A null character in the error is dropped; in the name it is no name."""
     said = {"fleet": fleet, "running": None, "state": "no_plan", "transport": "socket", "now": NOW}

@@ -48,6 +48,14 @@ def test_demand_is_the_sum_of_what_gates_counted() -> None:
     assert found.gates_silent == ()
 
 
+def test_a_router_of_another_make_is_no_second_gate() -> None:
+    """It counts the requests that a gate sent on, once more."""
+    feed(steady(Gate("f1/pd/gw-1"), rng(), rate_rps=2.0))
+    alone = pd()
+    feed(steady(Gate("f1/pd/epp", kind="llm-d"), rng(), rate_rps=2.0))
+    assert pd() == alone
+
+
 def test_a_constant_rate_is_found_exactly_from_readings_a_second_apart() -> None:
     gate = Gate()
     samples = []

@@ -64,9 +64,9 @@ def test_a_reading_is_the_sample_as_it_was_shipped() -> None:
 
 def test_a_window_holds_the_last_reading_of_each_bin() -> None:
     path = unique("f/pd/d")
-    running(path, *((offset, float(offset)) for offset in range(-7, 2)))
+    running(path, *((offset, 10.0 + offset) for offset in range(-7, 2)))
     found = store.window("instance", prefix=path, since_s=T0 - 6, until_s=T0, bin_s=2.0)
-    assert [r.signals.requests_running for r in found[path]] == [-4.0, -2.0, 0.0]
+    assert [r.signals.requests_running for r in found[path]] == [6.0, 8.0, 10.0]
 
 
 def test_a_series_is_a_mean_per_bin_and_an_empty_bin_is_a_gap() -> None:

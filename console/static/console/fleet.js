@@ -10,6 +10,8 @@ import { unread } from "./readings.js";
 import { refresh } from "./refresh.js";
 
 const STALE_S = Number(document.body.dataset.staleS);
+const SETTLED_MS = 150;
+const MOST_ROWS = 300; // as console/live_state.py
 const perS = (value) => f.withUnit(value, "tok/s");
 
 const INSTANCE = { running: f.significant, waiting: f.significant, kv_ratio: f.percent,
@@ -52,8 +54,16 @@ function showLinks({ loop, links }) {
     const reading = links[id];
     const state = found ? [found.tone, found.words] : ["off", "not judged yet"];
     if (reading) showRow(row, reading, LINK, state);
+    if (reading) showPath(row.querySelector('[data-cell="path"]'), reading);
     if (found) showFound(row, found, reading);
   }
+}
+
+// A link that carries on fewer ports than it has is no trouble of the traffic yet.
+function showPath(cell, reading) {
+  const trouble = isRead(reading) ? reading.path_trouble : "";
+  cell.hidden = !trouble;
+  if (trouble) setState(cell, "warn", trouble);
 }
 
 // What follows from a state is rendered by the server: asked for again when it is another one.
@@ -80,17 +90,39 @@ function showRole(row, reading) {
   row.querySelector(".swatch").className = `swatch ${hue}`;
 }
 
-function showReported(instances) {
+function showReported({ pools, at_s: atS }) {
+  const heard = serverNow() - atS <= STALE_S;
   for (const row of document.querySelectorAll("tr[data-roles]")) {
-    const mine = Object.entries(instances).filter(([path]) =>
-      path.split("/")[1] === row.dataset.roles).map(([, reading]) => reading);
-    const read = mine.filter((reading) =>
-      reading.state === "ok" && serverNow() - reading.received_s <= STALE_S);
-    const n = (role) => read.filter((reading) => reading.role === role).length;
-    const unread = mine.length - read.length;
+    const mine = Object.entries(pools).filter(([name]) => name.split("/")[0] === row.dataset.roles);
+    const n = (role) => (heard ? pools[`${row.dataset.roles}/${role}`]?.n_fresh ?? 0 : 0);
+    const nRead = heard ? mine.reduce((sum, [, pool]) => sum + pool.n_fresh, 0) : 0;
+    const nUnread = mine.reduce((sum, [, pool]) => sum + pool.n, 0) - nRead;
     setText(row.querySelector('[data-cell="reported"]'),
-      (read.length ? `${n("prefill")}/${n("decode")}` : f.NONE)
-        + (unread ? `, ${unread} not read` : ""), { flash: true });
+      (nRead ? `${n("prefill")}/${n("decode")}` : f.NONE)
+        + (nUnread ? `, ${nUnread} not read` : ""), { flash: true });
+  }
+}
+
+// Of a large fleet frames tell of the rows that are on screen, and of those asked for when scrolled.
+const onScreen = new Set();
+let settled = null;
+const observer = new IntersectionObserver((entries) => {
+  for (const { target, isIntersecting } of entries) {
+    if (isIntersecting) onScreen.add(target);
+    else onScreen.delete(target);
+  }
+  clearTimeout(settled);
+  settled = setTimeout(() => live.look(shown("instance"), shown("agent")), SETTLED_MS);
+}, { rootMargin: "200px" });
+
+const shown = (key) => [...onScreen].map((row) => row.dataset[key]).filter(Boolean)
+  .sort().slice(0, MOST_ROWS);
+
+function watchRows() {
+  observer.disconnect();
+  onScreen.clear();
+  for (const row of document.querySelectorAll("tr[data-instance], tr[data-agent]")) {
+    observer.observe(row);
   }
 }
 
@@ -101,7 +133,7 @@ function show() {
     const reading = frame.instances[row.dataset.instance];
     if (reading) showRole(row, reading);
   }
-  showReported(frame.instances);
+  showReported(frame);
   showRows("tr[data-instance]", "instance", frame.instances, INSTANCE);
   showLinks(frame);
   showRows("tr[data-agent]", "agent", Object.fromEntries(Object.entries(frame.agents).map(
@@ -109,6 +141,8 @@ function show() {
   showGates(frame.routers, (atS) => serverNow() - atS <= STALE_S);
 }
 
+watchRows();
 live.addEventListener("frame", show);
 live.addEventListener("state", show);
+document.addEventListener("regions", watchRows);
 document.addEventListener("regions", show);

@@ -23,7 +23,8 @@ function showTruth() {
   if (!frame) return;
   const now = serverNow();
   showLoop(frame.loop, now);
-  showAgents(Object.entries(frame.agents), now);
+  if (frame.partial) showCounted(frame.counts, frame.at_s, now);
+  else showAgents(Object.entries(frame.agents), now);
   showGates(Object.entries(frame.routers), frame.loop?.plan, now);
 }
 
@@ -50,6 +51,15 @@ function showAgents(agents, now) {
     const since = Math.min(...silent.map(([, agent]) => agent.received_s));
     setState(node, "warn", `${fresh}, silent since ${clock(since)}`);
   }
+}
+
+// A large fleet's frame does not tell of every agent: the console has counted them.
+function showCounted({ agents, agents_silent: nSilent, agents_silent_since_s: since }, atS, now) {
+  const node = document.getElementById("truth-agents");
+  const old = now - atS > STALE_S;
+  const fresh = `${old ? 0 : agents - nSilent}/${agents} agents fresh`;
+  if (!old && nSilent === 0) setState(node, "good", fresh);
+  else setState(node, "warn", `${fresh}, silent since ${clock(since ?? atS)}`);
 }
 
 function showGates(routers, plan, now) {
@@ -118,7 +128,7 @@ live.addEventListener("frame", ({ detail: { frame, gap } }) => {
   const types = new Set((frame.events ?? []).map((event) => event.type));
   const modeChanged = mode !== null && frame.loop && frame.loop.mode !== mode;
   mode = frame.loop?.mode ?? mode;
-  if (Object.keys(frame.agents).length > 0) refresh("no-agents");
+  if (frame.counts.agents > 0) refresh("no-agents");
   if (gap || modeChanged || types.has("policy")) refresh("mode", "policy", "holds");
   if (gap || types.has("rebalance")) refresh("rebalance", "delivery");
   if (gap || types.has("decision") || types.has("delivery")) {

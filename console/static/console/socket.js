@@ -25,6 +25,8 @@ export class LiveSocket extends EventTarget {
     this.heardMs = performance.now();
     this.heardS = serverNow();
     this.frame = null;
+    this.scope = null;
+    this.scopeTold = false;
   }
 
   start() {
@@ -40,6 +42,7 @@ export class LiveSocket extends EventTarget {
     this.timer = null;
     const socket = new WebSocket(this.url);
     this.socket = socket;
+    this.scopeTold = false;
     socket.onmessage = (event) => this.socket === socket && this.receive(JSON.parse(event.data));
     socket.onclose = (event) => this.socket === socket && this.lost(event.code);
   }
@@ -67,7 +70,22 @@ export class LiveSocket extends EventTarget {
     this.stream = frame.stream;
     this.seq = frame.seq;
     this.frame = frame;
+    this.tellScope();
     this.dispatchEvent(new CustomEvent("frame", { detail: { frame, gap } }));
+  }
+
+  // The rows that the page shows, by name: frames of a large fleet tell of no others unasked.
+  look(instances, agents) {
+    this.scope = JSON.stringify({ type: "scope", instances, agents });
+    this.scopeTold = false;
+    this.tellScope();
+  }
+
+  tellScope() {
+    if (this.scope === null || this.scopeTold || !this.frame?.partial) return;
+    if (this.socket?.readyState !== WebSocket.OPEN) return;
+    this.socket.send(this.scope);
+    this.scopeTold = true;
   }
 
   lost(code) {

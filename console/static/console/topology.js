@@ -162,6 +162,7 @@ export class Topology {
     const known = reading && isFresh && !failed;
     const down = known && reading.down_since_s !== null;
     const use = known ? reading.utilisation_ratio : null;
+    const path = known && !down ? reading.path_trouble : "";
     pipe.all.setAttribute("class", `pipe${failed || down ? " broken" : known ? "" : " unknown"}`);
     pipe.use.setAttribute("stroke-width", use ? Math.max(1.5, pipe.width * Math.min(1, use)) : 0);
     pipe.use.setAttribute("class", use > 0.9 ? "pipe-use over" : "pipe-use");
@@ -171,21 +172,23 @@ export class Topology {
     else if (down) says = `⚠ down since ${clock(reading.down_since_s)}`;
     else if (known) {
       says = `${gbps(reading.tx_gbps)} of ${significant(reading.capacity_gbps)}, ${percent(use)}`;
+      if (path) says = `${says}, ⚠ ${path}`;
       if (found) says = `⚠ ${found.words}: ${says}`;
     }
     for (const words of [pipe.label, pipe.words]) {
       const bad = down || (known && found?.tone === "bad");
-      words.classList.toggle("warn", Boolean(reading) && !bad && (!known || Boolean(found)));
+      words.classList.toggle("warn", Boolean(reading) && !bad && (!known || Boolean(found || path)));
       words.classList.toggle("bad", Boolean(bad));
     }
     pipe.bar.style.width = `${Math.min(100, 100 * (use ?? 0))}%`;
     pipe.bar.classList.toggle("over", use > 0.9);
     setText(pipe.words, says);
-    const brief = found ? `⚠ ${found.words}, ${percent(use)}` : percent(use);
+    const troubles = [found?.words, path && "path degraded"].filter(Boolean).join(", ");
+    const brief = troubles ? `⚠ ${troubles}, ${percent(use)}` : percent(use);
     const short = this.links.length > 2 && known && !down ? brief : says;
     setText(pipe.label, short, {
       title: known
-        ? `${link.id}: ${found ? `${found.words}, ${found.signs}; ` : ""}${exact(reading.tx_gbps)} Gbps, round trip ${duration(reading.rtt_s)}, `
+        ? `${link.id}: ${found ? `${found.words}, ${found.signs}; ` : ""}${path ? `${path}; ` : ""}${exact(reading.tx_gbps)} Gbps, round trip ${duration(reading.rtt_s)}, `
           + `${exact(reading.connections)} connections, loss ${percent(reading.retransmit_ratio)}`
         : link.id,
     });

@@ -1,0 +1,98 @@
+"""A router's counters over the last minute as shares and quantiles. Pure."""
+
+from __future__ import annotations
+
+import collections
+from dataclasses import dataclass, field
+from typing import Final
+
+from telemetry import store, wire
+from telemetry.store import Reading
+
+SHARE_WINDOW_S: Final = 60.0
+
+
+@dataclass(frozen=True)
+class _Mark:
+    """A router's counters at one reading. `ttft` maps side -> (edges, counts)."""
+
+    at_s: float
+    epoch_s: float
+    local: float
+    remote: float
+    ttft: dict[str, tuple[tuple[float, ...], tuple[float, ...]]]
+
+
+@dataclass
+class RouterWindow:
+    """Marks of the last minute, since the router's last restart."""
+
+    marks: collections.deque[_Mark] = field(default_factory=collections.deque)
+
+    def add(self, reading: Reading, signals: wire.RouterSignals) -> None:
+        local, remote = store.requests_of(signals, "local"), store.requests_of(signals, "remote")
+        if local is None or remote is None:
+            return
+        mark = _Mark(
+            at_s=reading.at_s,
+            epoch_s=reading.epoch_s,
+            local=local,
+            remote=remote,
+            ttft={
+                side: (tuple(histogram.edges), tuple(histogram.counts))
+                for side, histogram in (signals.ttft_seconds or {}).items()
+            },
+        )
+        if self.marks and _restarted(self.marks[-1], mark):
+            self.marks.clear()
+        self.marks.append(mark)
+        # The last mark before the window is its base, so one of those is kept.
+        while len(self.marks) > 1 and self.marks[1].at_s <= mark.at_s - SHARE_WINDOW_S:
+            self.marks.popleft()
+
+    def remote_share(self) -> float | None:
+        """Share of the window's arrivals that went remote; None without arrivals."""
+        if len(self.marks) < 2:
+            return None
+        first, last = self.marks[0], self.marks[-1]
+        remote, local = last.remote - first.remote, last.local - first.local
+        return remote / (remote + local) if remote + local > 0 else None
+
+    def ttft_quantiles(self, *quantiles: float) -> list[float | None]:
+        """Quantiles in seconds of the window's TTFT over both sides; None without observations."""
+        if len(self.marks) < 2:
+            return [None] * len(quantiles)
+        first, last = self.marks[0].ttft, self.marks[-1].ttft
+        edges: tuple[float, ...] | None = None
+        total: list[float] = []
+        for side, (side_edges, counts) in last.items():
+            base_edges, base = first.get(side, (side_edges, (0.0,) * len(counts)))
+            if base_edges != side_edges or edges not in (None, side_edges):
+                return [None] * len(quantiles)  # sums of unlike buckets would be a guess
+            edges = side_edges
+            seen = [now - before for now, before in zip(counts, base, strict=True)]
+            total = [a + b for a, b in zip(total, seen, strict=True)] if total else seen
+        return [histogram_quantile(edges or (), total, q) for q in quantiles]
+
+
+def _restarted(before: _Mark, now: _Mark) -> bool:
+    return now.epoch_s != before.epoch_s or now.local < before.local or now.remote < before.remote
+
+
+def histogram_quantile(
+    edges: tuple[float, ...], counts: list[float], quantile: float
+) -> float | None:
+    """The value below which `quantile` of the observations lie, linear inside a bucket.
+
+    `edges` shape (n,), `counts` shape (n + 1,). In the open last bucket only its lower bound is
+    known, and that is returned.
+    """
+    n = sum(counts)
+    if n <= 0 or not edges:
+        return None
+    target, seen, low = quantile * n, 0.0, 0.0
+    for edge, count in zip(edges, counts, strict=False):
+        if count > 0 and seen + count >= target:
+            return low + (edge - low) * (target - seen) / count
+        seen, low = seen + count, edge
+    return edges[-1]

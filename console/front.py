@@ -50,7 +50,7 @@ _SIMPLE: Final = frozenset(
         b"x-request-id",
     )
 )
-_REASONS: Final = {200: "OK", 403: "Forbidden", 409: "Conflict", 413: "Content Too Large",
+_REASONS: Final = {200: "OK", 403: "Forbidden", 408: "Request Timeout", 409: "Conflict", 413: "Content Too Large",
                    415: "Unsupported Media Type", 422: "Unprocessable Content",
                    500: "Internal Server Error", 503: "Service Unavailable"}  # fmt: skip
 
@@ -84,6 +84,11 @@ class Front(asyncio.Protocol):
         self._server_state.connections.discard(cast(Any, self))
         self._transport = None
         self._stop_waiting()
+
+    def pause_writing(self) -> None:
+        """Whoever sends batches and reads no answers is no agent: give its memory back."""
+        if self._transport is not None:
+            self._transport.abort()
 
     def shutdown(self) -> None:
         """The server stops: close after the answer that is due."""
@@ -200,17 +205,21 @@ class Front(asyncio.Protocol):
             inner.data_received(data)
 
     def _wait(self, patience_s: float) -> None:
-        """Give the next bytes this long; what began and did not end is uvicorn's to time out."""
+        """Give the next bytes this long; a body that did not end is for `Ingest` to time out."""
         self._stop_waiting()
         self._timer = self._loop.call_later(patience_s, self._waited)
 
     def _waited(self) -> None:
         if self._busy or self._transport is None:
             return
-        if self._waiting:
+        if not self._waiting:
+            self._transport.close()
+        elif _HEAD_END in self._waiting:
             self._hand_over()
         else:
-            self._transport.close()
+            # uvicorn waits for the rest of a head for ever.
+            self._closing = True
+            self._answer(408, {"error": f"no whole request within {_PATIENCE_S:g} s"}, {})
 
     def _stop_waiting(self) -> None:
         if self._timer is not None:

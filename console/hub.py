@@ -87,6 +87,7 @@ class _Watched:
     snapshots: _Frames | None = None
     snapshots_s: float = float("-inf")
     stumbled: bool = False
+    baffled: bool = False
 
 
 class _Frames:
@@ -197,7 +198,9 @@ class Hub:
                 try:
                     watched.state.apply_batch(batch, received_s=received_s)
                 except Exception:
-                    log.exception("a batch of agent %s cannot be shown in %s", batch.agent, fleet)
+                    if not watched.baffled:
+                        log.exception("a batch of %s cannot be shown in %s", batch.agent, fleet)
+                    watched.baffled = True
 
     def hello(self) -> str:
         """The first message of every socket."""

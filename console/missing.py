@@ -21,6 +21,8 @@ CLOCK_AHEAD_S: Final = 5.0
 """A tick this far in the future was written before the clock was set back."""
 _NAMED: Final = 3
 """So many of a kind are named; more are counted."""
+_APART: Final = 10
+"""So many silent agents are a finding each; more are one."""
 _KINDS: Final = {"instance": ("Instance", "instances"), "router": ("Gate", "gates")}
 
 
@@ -172,17 +174,22 @@ def _loop(view: View, now_s: float) -> list[Finding]:
 
 
 def _agents(view: View, silent: Mapping[str, float], now_s: float) -> list[Finding]:
+    # An agent whose sources another one reads by now is not missed.
+    missed = [name for name in sorted(silent) if view.reads.get(name)]
+    groups = [[name] for name in missed] if len(missed) <= _APART else [missed]
     found = []
-    for name, heard_s in sorted(silent.items()):
-        what = _what_it_reads(view, name)
-        if what:  # an agent whose sources another one reads by now is not missed
-            effect = f"{what}; {_gates_words(view)}; {_loop_words(view, now_s)}"
-            found.append(Finding(f"agent:{name}", f"Agent {name} has been silent", heard_s, effect))
+    for names in groups:
+        key, what = f"agent:{names[0]}", f"Agent {names[0]} has been silent"
+        if len(names) > 1:
+            key, what = "agents", f"{len(names)} agents ({_list(names)}) have been silent"
+        since_s = min(silent[name] for name in names)
+        words = (_what_they_read(view, names), _gates_words(view), _loop_words(view, now_s))
+        found.append(Finding(key, what, since_s, "; ".join(words)))
     return found
 
 
-def _what_it_reads(view: View, agent: str) -> str:
-    reads = sorted(view.reads.get(agent, ()))
+def _what_they_read(view: View, agents: Iterable[str]) -> str:
+    reads = sorted(read for agent in agents for read in view.reads[agent])
     clusters = sorted({path.split("/")[1] for kind, path in reads if kind == "instance"})
     links = [_arrow(path) for kind, path in reads if kind == "link"]
     gates = [_short(path) for kind, path in reads if kind == "router"]
@@ -193,7 +200,7 @@ def _what_it_reads(view: View, agent: str) -> str:
         parts.append(f"{'link' if len(links) == 1 else 'links'} {_list(links)}")
     if gates:
         parts.append(f"{'gate' if len(gates) == 1 else 'gates'} {_list(gates)}")
-    return f"no new figures of {', '.join(parts)}" if parts else ""
+    return f"no new figures of {', '.join(parts)}"
 
 
 def _sources(view: View, sources: list[Source], now_s: float) -> list[Finding]:

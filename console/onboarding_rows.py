@@ -16,7 +16,7 @@ from console import figures
 from console.context import BAD, FORGOTTEN_AFTER_S, GOOD, OFF, STALE_AFTER_S, WARN, Mark
 from console.sources import freshness
 from console.wanted import WANTED, Wanted, wanted_of
-from telemetry.wire import AgentReport, SourceReport
+from telemetry.wire import GATE_KIND, AgentReport, SourceReport
 
 _FRESH: Final = Mark(*GOOD, "fresh")
 Key = tuple[str, str]
@@ -117,6 +117,11 @@ class SourceRow:
     def name(self) -> str:
         """Its id without the fleet; a link's as it is."""
         return self.path if self.kind == "link" else self.path.partition("/")[2]
+
+    @property
+    def is_gate(self) -> bool:
+        """Whether the loop counts its requests: a router of another make counts them again."""
+        return self.kind == "router" and self.engine in ("", GATE_KIND)
 
     @property
     def report(self) -> SourceReport | None:
@@ -281,11 +286,14 @@ def _row(
 ) -> SourceRow:
     cluster = _cluster(one)
     site = inventory.sites.get(cluster) if inventory else None
-    # Of what belongs to nothing nothing is wanted: first it needs a place.
-    wanted = () if why else wanted_of(one.kind, one.role, site.kind if site else "")
+    report = read.report if read else None
+    engine = one.engine or (report.engine if report else "")
+    # Of what belongs to nothing nothing is wanted: first it needs a place. A router of another
+    # make knows no sides; what it tells is shown.
+    is_other = one.kind == "router" and engine not in ("", GATE_KIND)
+    wanted = () if why or is_other else wanted_of(one.kind, one.role, site.kind if site else "")
     lacks = () if read is None or read.state != "ok" else lacking(wanted, read)
     state, mark = _state(one, read, why, lacks, now_s, is_full=is_full)
-    report = read.report if read else None
     return SourceRow(
         kind=one.kind,
         path=one.path,
@@ -294,7 +302,7 @@ def _row(
         fleet=inventory.fleet if inventory else "",
         cluster=cluster,
         role=one.role,
-        engine=one.engine or (report.engine if report else ""),
+        engine=engine,
         engine_version=one.engine_version or (report.engine_version if report else ""),
         agent=one.agent,
         first_s=one.first_s,
@@ -372,7 +380,7 @@ def expectations(inventory: Inventory, rows: Sequence[SourceRow]) -> list[Expect
         found.append(_expected("links", len(inventory.links), links))
     for name, site in inventory.sites.items():
         if site.kind == "pd":
-            gates = [row for row in mine if row.kind == "router" and row.cluster == name]
+            gates = [row for row in mine if row.is_gate and row.cluster == name]
             found.append(_expected(f"gates of {name}", max(len(gates), 1), gates))
     return found
 

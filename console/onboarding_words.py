@@ -195,7 +195,11 @@ def _unread(inventory: Inventory, rows: Sequence[SourceRow]) -> Iterable[Gap]:
     for cluster, site in inventory.sites.items():
         here = [row for row in _of(rows, inventory.fleet, "instance") if row.cluster == cluster]
         yield from _unread_instances(inventory, cluster, site, here)
-        gates = [row for row in _of(rows, inventory.fleet, "router") if row.cluster == cluster]
+        gates = [
+            row
+            for row in _of(rows, inventory.fleet, "router")
+            if row.cluster == cluster and row.is_gate
+        ]
         if site.kind == "pd" and not gates:
             yield _no_gate(inventory.fleet, cluster)
     for row in (*_of(rows, inventory.fleet, "link"), *_of(rows, inventory.fleet, "router")):
@@ -327,21 +331,12 @@ def _signals(signals: Sequence[SignalRow]) -> Iterable[Gap]:
             "bad" if row.n_found == 0 else "warn",
             f"Have {row.n_lacking} {_many(of, row.n_lacking)} tell {row.want.name}",
             f"Without it {row.want.without}. {row.example}: {row.why}.",
-            _tell(row),
+            (
+                Step("See what one of them exposes, and what it means to us.", READ_ENGINE)
+                if row.want.kind != "link"
+                else Step("See what its agent reads.", TRY),
+            ),
         )
-
-
-def _tell(row: SignalRow) -> tuple[Step, ...]:
-    if row.want.kind == "link":
-        return (Step("See what its agent reads.", TRY),)
-    look = Step("See what one of them exposes, and what it means to us.", READ_ENGINE)
-    if row.want.kind == "instance":
-        return (look,)
-    gate = Step(
-        "Where it is a router of another make: our gate in front of it tells this.",
-        "python -m routing.gate --config gate.toml",
-    )
-    return (gate, look)
 
 
 def _strangers(rows: Sequence[SourceRow], inventories: Mapping[str, Inventory]) -> Iterable[Gap]:

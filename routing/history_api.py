@@ -47,7 +47,13 @@ class HistoryQuery(queries.Query):
     paths = serializers.CharField(required=False, help_text="Ids, comma separated.")
     start_s = serializers.FloatField(required=False, help_text="Epoch seconds; default 1 h ago.")
     end_s = serializers.FloatField(required=False, help_text="Epoch seconds; default now.")
-    points = serializers.IntegerField(required=False, default=300, min_value=1, max_value=10_000)
+    points = serializers.IntegerField(
+        required=False, default=300, min_value=1, max_value=10_000, help_text="At most so many."
+    )
+    bin_s = serializers.FloatField(
+        required=False, help_text="Width of the bins instead; multiples of 10 s and of 60 s answer"
+        " from roll-ups."
+    )  # fmt: skip
 
 
 class BandsQuery(HistoryQuery):
@@ -112,12 +118,22 @@ class _View(Queried):
         for name, value in (("start_s", since_s), ("end_s", until_s)):
             if not 0.0 <= value <= 32_503_680_000.0:
                 raise ValidationError({name: ["must be epoch seconds"]})
-        span = {"since_s": since_s, "until_s": until_s, "max_points": asked["points"]}
+        bin_s = asked.get("bin_s")
+        if bin_s is None:
+            bin_s = history.nice_bin_s(max(until_s - since_s, 0.0) / asked["points"])
+        span = {"since_s": since_s, "until_s": until_s}
         try:
             paths = self._paths(fleet)
-            if older := self._forwarded(paths, since_s, until_s):
+            if older := self._forwarded(paths, since_s, until_s, bin_s):
                 return older
-            return history.read(asked["kind"], asked["signal"], paths=paths, **span)
+            return history.read(
+                asked["kind"],
+                asked["signal"],
+                paths=paths,
+                max_points=asked["points"],
+                bin_s=bin_s,
+                **span,
+            )
         except QueryError as exc:
             names = {"field": "signal", "until": "end_s"}
             raise ValidationError({names.get(exc.field, exc.field): [exc.error]}) from None
@@ -139,11 +155,10 @@ class _View(Queried):
         return paths
 
     def _forwarded(
-        self, paths: list[str], since_s: float, until_s: float
+        self, paths: list[str], since_s: float, until_s: float, bin_s: float
     ) -> history.History | None:
         """The range from where history is forwarded to, if it begins before what is kept here."""
         client = doors.history()
-        bin_s = history.nice_bin_s(max(until_s - since_s, 0.0) / self.asked["points"])
         kept = partitions.retention()
         table = next(
             (kept_for for width, kept_for in (

@@ -86,7 +86,8 @@ def observe(
     `lengths_since_s` says per cluster from when on lengths count: before it the traffic was other.
     """
     lengths_since_s = lengths_since_s or {}
-    # Bins on multiples of their width: two ticks in a row difference the same readings.
+    # Bins on multiples of their width: two ticks in a row difference the same readings, and the
+    # store need not read those again.
     since_s = math.floor(at_s / BIN_S) * BIN_S - WINDOW_S
     until_s = at_s + store.FUTURE_S
     routers = store.window(
@@ -95,14 +96,15 @@ def observe(
     instances = store.window(
         "instance",
         prefix=f"{fleet}/",
-        since_s=at_s - SILENT_KEPT_S,
+        since_s=math.floor(at_s / SILENT_AFTER_S) * SILENT_AFTER_S - SILENT_KEPT_S,
         until_s=until_s,
         bin_s=SILENT_AFTER_S,
     )
     links = {r.path: r for r in store.latest("link", now_s=at_s, within_s=WINDOW_S)}
     # A router of another make counts the same requests again, and knows no sides.
     routers = {path: rows for path, rows in routers.items() if rows[-1].engine == wire.GATE_KIND}
-    routers, instances = _known(routers, at_s), _known(instances, at_s)
+    routers = _known(routers, since_s, at_s)
+    instances = _known(instances, at_s - SILENT_KEPT_S, at_s)
     pools = Pools(instances, at_s)
     pd, prefill = {}, {}
     for cluster in scenario.clusters:
@@ -131,9 +133,15 @@ def observe(
     )
 
 
-def _known(readings: dict[str, list[Reading]], at_s: float) -> dict[str, list[Reading]]:
-    """What had been received by `at_s`: agents' clocks may run ahead, so `at` does not say."""
-    kept = {path: [r for r in rows if r.received_s <= at_s] for path, rows in readings.items()}
+def _known(
+    readings: dict[str, list[Reading]], since_s: float, at_s: float
+) -> dict[str, list[Reading]]:
+    """What was read after `since_s` and had been received by `at_s`: agents' clocks may run ahead,
+    so `at` does not say."""
+    kept = {
+        path: [r for r in rows if r.at_s > since_s and r.received_s <= at_s]
+        for path, rows in readings.items()
+    }
     return {path: rows for path, rows in kept.items() if rows}
 
 

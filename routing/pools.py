@@ -34,14 +34,15 @@ class Pools:
             for path, found in readings.items()
             if found[-1].state != "gone" and (ok := [r for r in found if r.state == "ok"])
         }
+        self._evidence_of: dict[tuple[str, str], list[Reading]] = {}
+        self._by_place: dict[str, list[str]] = {}
+        for path in self.good:
+            self._by_place.setdefault("/".join(path.split("/", 2)[:2]) + "/", []).append(path)
         self._slow = {path for path, found in readings.items() if found[-1].state == "slow"}
 
     def _of(self, place: str, role: str | None = None) -> list[Reading]:
-        return [
-            ok[-1]
-            for path, ok in self.good.items()
-            if path.startswith(place) and (role is None or ok[-1].role in (role, "both"))
-        ]
+        newest = [self.good[path][-1] for path in self._by_place.get(place, ())]
+        return [r for r in newest if role is None or r.role in (role, "both")]
 
     def _is_silent(self, reading: Reading) -> bool:
         return reading.path in self._slow or self.at_s - reading.received_s > SILENT_AFTER_S
@@ -52,8 +53,12 @@ class Pools:
         return any(earlier.role != reading.role for earlier in self.good[reading.path])
 
     def _evidence(self, place: str, role: str) -> list[Reading]:
-        pool = self._of(place, role)
-        return [r for r in pool if not self._is_silent(r) and not self._is_warming(r)]
+        found = self._evidence_of.get((place, role))
+        if found is None:
+            pool = self._of(place, role)
+            found = [r for r in pool if not self._is_silent(r) and not self._is_warming(r)]
+            self._evidence_of[place, role] = found
+        return found
 
     def count(self, place: str, role: str) -> int:
         return len(self._of(place, role))

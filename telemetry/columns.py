@@ -37,6 +37,7 @@ _HOLES: Final = 0x80
 _EXACT_BELOW: Final = 2.0**53
 _SINGLE_ABOVE: Final = float(np.finfo(np.float32).tiny)
 """The least number that keeps its seven digits as float32."""
+_MANTISSA_BITS: Final = 23
 _SCALES: Final = (1.0, 10.0, 100.0, 1e3, 1e4)
 _WIDTHS: Final = ((np.int8, 0x7F), (np.int16, 0x7FFF), (np.int32, 0x7FFFFFFF))
 
@@ -45,10 +46,11 @@ class ColumnError(ValueError):
     """Bytes that are no column of the shape asked for."""
 
 
-def encode(matrix: Matrix, *, exact: bool) -> bytes:
+def encode(matrix: Matrix, *, exact: bool, n_bits: int = 23) -> bytes:
     """The column of `matrix`, shape (n_ticks, n_values); empty when nothing in it was measured.
 
-    `exact`: no digit may be lost (counters); else numbers with many decimals keep seven digits.
+    `exact`: no digit may be lost (counters); else numbers with many decimals keep `n_bits` of their
+    mantissa: 23 are seven digits, 13 four.
     """
     holes = np.isnan(matrix)
     n_holes = int(np.count_nonzero(holes))
@@ -76,6 +78,8 @@ def encode(matrix: Matrix, *, exact: bool) -> bytes:
         return bytes((_DOUBLE | mark,)) + prefix + _compressor.compress(_shuffled(flat))
     with np.errstate(over="ignore"):
         single = flat.astype(np.float32)
+    if n_bits < _MANTISSA_BITS:
+        single = _rounded(single, n_bits)
     large = np.abs(single)
     if not np.isfinite(large).all() or ((large < _SINGLE_ABOVE) & (flat != 0.0)).any():
         return bytes((_DOUBLE | mark,)) + prefix + _compressor.compress(_shuffled(flat))
@@ -128,6 +132,14 @@ def decode_objects(column: bytes) -> Any:
     if column[0] != _OBJECTS:
         raise ColumnError(f"not a column of objects: {column[0]}")
     return msgspec.msgpack.decode(_unzipped(column[1:]))
+
+
+def _rounded(single: npt.NDArray[np.float32], n_bits: int) -> npt.NDArray[np.float32]:
+    """With only `n_bits` of the mantissa: the bytes of the others are zero and cost nothing."""
+    dropped = _MANTISSA_BITS - n_bits
+    bits = single.view(np.uint32)
+    bits = (bits + np.uint32(1 << (dropped - 1))) & np.uint32(0xFFFFFFFF << dropped & 0xFFFFFFFF)
+    return bits.view(np.float32)
 
 
 def _bridged(by_value: Matrix, holes: npt.NDArray[np.bool_]) -> Matrix:

@@ -72,8 +72,12 @@ def read(
     since_s: float,
     until_s: float,
     max_points: int,
+    bin_s: float | None = None,
 ) -> History:
-    """One plain signal of `paths`, in at most `max_points` bins. Raises QueryError."""
+    """One plain signal of `paths`, in at most `max_points` round bins, or in bins of `bin_s`.
+
+    Raises QueryError.
+    """
     names = sorted(n for n, shape in chunks.SHAPES.get(kind, {}).items() if shape == "number")
     if signal not in names:
         raise QueryError(f"must be one of {', '.join(names)}", field="field", value=signal)
@@ -81,7 +85,10 @@ def read(
         raise QueryError("must be after since", field="until", value=until_s)
     if max_points < 1:
         raise QueryError("must be at least 1", field="points", value=max_points)
-    bin_s = nice_bin_s((until_s - since_s) / max_points)
+    if bin_s is None:
+        bin_s = nice_bin_s((until_s - since_s) / max_points)
+    elif not bin_s >= BINS_S[0]:
+        raise QueryError(f"must be at least {BINS_S[0]:g} s", field="bin_s", value=bin_s)
     # Bins lie on multiples of their width, so the next page of a live chart has the same ones.
     start_s = math.floor(since_s / bin_s) * bin_s
     n_bins = max(1, math.ceil((until_s - start_s) / bin_s))
@@ -113,6 +120,11 @@ class _Target:
     n_sources: int
     sources: npt.NDArray[np.intp]
     places: npt.NDArray[np.intp]
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether every source of the layout is wanted, in its order."""
+        return len(self.sources) == self.n_sources
 
 
 def _targets(kind: str, paths: Sequence[str], *, since_s: float) -> dict[int, _Target]:
@@ -159,6 +171,40 @@ class _Folded:
     def values(self) -> Matrix:
         with np.errstate(invalid="ignore"):
             return np.where(self.count > 0, self.total / np.maximum(self.count, 1.0), np.nan)
+
+    def add_bins(
+        self,
+        start_s: float,
+        width_s: float,
+        mean: Matrix,
+        count: Matrix,
+        places: npt.NDArray[np.intp],
+    ) -> None:
+        """Bins of `width_s` of some sources, shape (n, n_places), of which ours are multiples."""
+        ratio = round(self.bin_s / width_s)
+        first = round((start_s - self.start_s) / width_s)
+        low, high = max(-first, 0), min(self.n_bins * ratio - first, len(mean))
+        if low >= high:
+            return
+        mean, count = mean[low:high], count[low:high]
+        if chunks.is_counter(self.signal):
+            at_s = start_s + width_s * np.arange(low, high)[:, None]
+            self.add(np.broadcast_to(at_s, mean.shape), mean, None, places)
+            return
+        good = ~np.isnan(mean)
+        total, weight = np.where(good, mean * count, 0.0), np.where(good, count, 0.0)
+        index = (first + low + np.arange(high - low)) // ratio
+        if ratio > 1:
+            firsts = np.flatnonzero(np.diff(index, prepend=-1))
+            total = np.add.reduceat(total, firsts, axis=0)
+            weight = np.add.reduceat(weight, firsts, axis=0)
+            index = index[firsts]
+        rows = slice(int(index[0]), int(index[-1]) + 1)
+        columns_of: Any = places
+        if places[-1] - places[0] == len(places) - 1 and (np.diff(places) == 1).all():
+            columns_of = slice(int(places[0]), int(places[-1]) + 1)
+        self.total[rows, columns_of] += total
+        self.count[rows, columns_of] += weight
 
     def add(
         self, at_s: Matrix, values: Matrix, count: Matrix | None, places: npt.NDArray[np.intp]
@@ -225,29 +271,26 @@ def _add_columns(
     if level is None:
         _add_chunks(folded, targets, shared, pending=False)
         return
-    for layout_id, n_bins, start_s, column in _rollup_rows(level, shared):
-        target = targets[layout_id]
-        bins = rollups.unpack(column, n_bins, target.n_sources)
-        at_s = start_s + level.bin_s * np.arange(n_bins)[:, None]
-        folded.add(
-            np.broadcast_to(at_s, (n_bins, len(target.sources))),
-            bins.mean[:, target.sources],
-            bins.count[:, target.sources],
-            target.places,
-        )
+    _add_rollups(folded, targets, level, _rollup_rows(level, shared))
     if level is rollups.LEVELS[1]:
         finer = rollups.LEVELS[0]
-        for layout_id, n_bins, start_s, column in _rollup_rows(finer, shared, waiting_for=level):
-            target = targets[layout_id]
-            bins = rollups.unpack(column, n_bins, target.n_sources)
-            at_s = start_s + finer.bin_s * np.arange(n_bins)[:, None]
-            folded.add(
-                np.broadcast_to(at_s, (n_bins, len(target.sources))),
-                bins.mean[:, target.sources],
-                bins.count[:, target.sources],
-                target.places,
-            )
+        rows = _rollup_rows(finer, shared, waiting_for=level)
+        _add_rollups(folded, targets, finer, rows)
     _add_chunks(folded, targets, shared, pending=True)
+
+
+def _add_rollups(
+    folded: _Folded,
+    targets: dict[int, _Target],
+    level: rollups.Level,
+    rows: Sequence[tuple[int, int, float, bytes]],
+) -> None:
+    for layout_id, n_bins, start_s, column in rows:
+        target = targets[layout_id]
+        mean, count = rollups.mean_and_count(column, n_bins, target.n_sources)
+        if not target.is_whole:
+            mean, count = mean[:, target.sources], count[:, target.sources]
+        folded.add_bins(start_s, level.bin_s, mean, count, target.places)
 
 
 _PENDING: Final = """

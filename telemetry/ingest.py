@@ -103,20 +103,27 @@ class Ingest:
     def at_once(self, headers: Mapping[bytes, bytes], body: bytes) -> Taken | None:
         """Take a whole body that needs nobody to wait for: the common case, without a task.
 
-        None where it does (an unknown token, a large body): `__call__` then does the same, slowly.
-        Raises Refused or Unavailable. Call `answer` once the batch's outcome is there.
+        None where it does (an unknown token or encoding, a large body): `__call__` then does the
+        same, slowly. Raises Refused or Unavailable. Call `answer` once the batch's outcome is there.
         """
         received_s = self._clock()
         secret = tokens.bearer(headers.get(b"authorization", b"").decode("latin-1"))
         grant = None if secret is None else self._tokens.known(secret, now_s=received_s)
         if secret is None or grant is None or len(body) > _OFF_LOOP_BYTES:
             return None
+        encoding = headers.get(b"content-encoding", b"identity").strip().lower()
+        if encoding not in (b"", b"identity", b"gzip"):
+            return None
         self._check_scope(grant)
         held = _Held(self._flusher)
         held.more(len(body))
         try:
-            if headers.get(b"content-encoding", b"identity").strip().lower() == b"gzip":
-                body = self._gunzip(body)
+            if encoding == b"gzip":
+                n_packed, body = len(body), self._gunzip(body)
+                if len(body) > _OFF_LOOP_BYTES:
+                    held.release()
+                    return None
+                held.more(max(len(body) - n_packed, 0))
             batch, encoded = self._read(body, headers, received_s, grant, secret)
             outcome = self._flusher.put(batch, received_s=received_s, encoded=encoded)
         except BaseException:
@@ -251,10 +258,14 @@ class Ingest:
         )
 
     def _gunzip(self, body: bytes) -> bytes:
+        """The whole body; of one that is too large for the loop just enough to know."""
         unzip = zlib.decompressobj(wbits=31)
-        whole = self._unzipped(unzip, body, room=self._max_bytes)
+        room = min(self._max_bytes, _OFF_LOOP_BYTES)
+        whole = self._unzipped(unzip, body, room=room)
         if len(whole) > self._max_bytes:
             raise self._too_large("decompressed body")
+        if len(whole) > room:
+            return whole
         if unzip.unused_data or not unzip.eof:
             raise Refused(422, "the body is not one whole gzip stream", field="", value=None)
         return whole

@@ -181,6 +181,9 @@ class Landing:
 
     async def _rows(self, arrivals: Sequence[Arrival]) -> _Rows:
         """The landing rows of arrivals; their `batch` counts from 1. Names their layouts first."""
+        if len(self._layouts) > _MAX_LAYOUTS:
+            self._layouts.clear()  # asked for again when they next report
+            self._current.clear()
         parts: list[tuple[int, layouts.Key, wire.Batch, bytes]] = []
         due: dict[layouts.Key, float] = {}
         for place, arrival in enumerate(arrivals, 1):
@@ -213,8 +216,6 @@ class Landing:
     async def _write_layouts(self, seen: dict[layouts.Key, float]) -> None:
         found = {(made := layouts.of(key)).digest: (key, made) for key in seen}
         digests = sorted(found)
-        if len(self._layouts) + len(digests) > _MAX_LAYOUTS:
-            self._layouts.clear()  # asked for again when they next report
         cursor = await self._connection.execute(
             """
             INSERT INTO telemetry_layout AS layout (digest, facts, last_seen_at)
@@ -233,7 +234,8 @@ class Landing:
         for digest, layout_id in await cursor.fetchall():
             key, layout = found[digest]
             known = self._layouts.setdefault(key, _Known(layout_id, seen[key], float("-inf")))
-            known.seen_s = seen[key]
+            # Another one, if its row was dropped after a long silence.
+            known.id, known.seen_s = layout_id, seen[key]
             self._current[layout.agent] = known
             if seen[key] >= known.sources_seen_s + SOURCE_SEEN_EVERY_S:
                 due.append((layout, seen[key], known))

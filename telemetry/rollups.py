@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 from django.db import connection, transaction
 
-from telemetry import chunks, columns, layouts, tables
+from telemetry import chunks, columns, layouts, partitions, tables
 from telemetry.chunks import Chunk
 from telemetry.columns import Matrix
 
@@ -48,6 +48,8 @@ LEVELS: Final = (
 GRACE_S: Final = 60.0
 """A span is rolled up this long after its end, and again for what comes later."""
 _SPANS_PER_TRANSACTION: Final = 200
+GAUGE_BITS: Final = 13
+"""Of the mantissa of a gauge with many decimals: four digits, for a mean over seconds enough."""
 
 
 @dataclass(frozen=True)
@@ -100,6 +102,7 @@ def run(now: datetime) -> int:
 def _run(level: Level, now: datetime) -> int:
     n_spans = 0
     over = now - timedelta(seconds=level.span_s + GRACE_S)
+    old = _old(level, now)
     while True:
         with transaction.atomic(), connection.cursor() as cursor:
             # SKIP LOCKED: two workers share the work. Spans come by layout, for their rows lie
@@ -116,8 +119,35 @@ def _run(level: Level, now: datetime) -> int:
             due = cursor.fetchall()
             if not due:
                 return n_spans
-            _roll_up(level, due)
+            _roll_up(level, _without_row(level, due, old))
         n_spans += len(due)
+
+
+def _old(level: Level, now: datetime) -> datetime:
+    """Before it some of what a span of `level` was made of may have been dropped."""
+    [source] = [table for table in partitions.TABLES if table.name == level.source]
+    oldest = source.start(now - partitions.retention().of(source))
+    return oldest + timedelta(seconds=chunks.SPAN_S if source is partitions.CHUNK else 0.0)
+
+
+def _without_row(
+    level: Level, due: Sequence[tuple[int, int, datetime]], old: datetime
+) -> list[tuple[int, int, datetime]]:
+    """Spans to roll up: of those before `old` only such as have no row, which would be lost."""
+    late = [span for span in due if span[2] < old]
+    if not late:
+        return list(due)
+    with connection.cursor() as cursor:
+        cursor.execute(
+            f"""
+            SELECT layout_id, kind, start FROM {level.table}
+            JOIN unnest(%s::bigint[], %s::smallint[], %s::timestamptz[])
+                AS late (layout_id, kind, start) USING (layout_id, kind, start)
+            """,
+            [[d[0] for d in late], [d[1] for d in late], [d[2] for d in late]],
+        )
+        kept = set(cursor.fetchall())
+    return [span for span in due if span not in kept]
 
 
 def _roll_up(level: Level, due: Sequence[tuple[int, int, datetime]]) -> None:
@@ -369,10 +399,12 @@ def pack(bins: Bins) -> bytes:
         # A counter's least and greatest value say nothing that its last and its gain do not.
         parts = [bins.mean, bins.count, bins.gain]
         return msgspec.msgpack.encode([columns.encode(part, exact=True) for part in parts])
-    packed = [columns.encode(bins.mean, exact=False), columns.encode(bins.count, exact=False)]
-    for part in (bins.low, bins.high):
-        packed.append(columns.encode(part, exact=False))
-    return msgspec.msgpack.encode(packed)
+    return msgspec.msgpack.encode(
+        [
+            columns.encode(part, exact=False, n_bits=GAUGE_BITS)
+            for part in (bins.mean, bins.count, bins.low, bins.high)
+        ]
+    )
 
 
 def unpack(column: bytes, n_bins: int, n_sources: int) -> Bins:
@@ -385,10 +417,10 @@ def unpack(column: bytes, n_bins: int, n_sources: int) -> Bins:
     return Bins(low, mean, high, count)
 
 
-def means(column: bytes, n_bins: int, n_sources: int) -> Matrix:
-    """Only the mean, of a counter the last value, of each bin."""
-    first = msgspec.msgpack.decode(column)[0]
-    return columns.decode(first, n_bins, n_sources)
+def mean_and_count(column: bytes, n_bins: int, n_sources: int) -> tuple[Matrix, Matrix]:
+    """Only the mean, of a counter the last value, and the count of each bin."""
+    mean, count = msgspec.msgpack.decode(column)[:2]
+    return columns.decode(mean, n_bins, n_sources), columns.decode(count, n_bins, n_sources)
 
 
 # Histograms: what each slot gained in each bin, and the sum's gain.
@@ -416,7 +448,9 @@ def _histogram_gains(
         at_s = chunks.times(part)
         found = chunks.histograms(part.columns[name], part.n_ticks)
         for j, slot in enumerate(found.slots):
-            own = np.zeros(part.n_ticks, np.int64) if unordered is None else unordered[rows, slot[0]]
+            own = (
+                np.zeros(part.n_ticks, np.int64) if unordered is None else unordered[rows, slot[0]]
+            )
             seen.setdefault(slot, []).append(
                 (at_s[:, slot[0]], found.counts[j], found.sums[:, j], own)
             )

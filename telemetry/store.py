@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -86,10 +87,13 @@ def latest(kind: str, *, prefix: str = "", now_s: float, within_s: float = 3600.
     known = Places.of(kind, prefix, since_s=now_s - within_s)
     since_s, until_s = now_s - within_s, now_s + FUTURE_S
     newest: dict[str, Reading] = {}
-    landed = list(_newest_landed(known, since_s, until_s))
-    for layout_id, row in landed:
+    [(floor_s,)] = _rows("SELECT extract(epoch FROM floor)::float8 FROM telemetry_compaction")
+    silent = known.ids
+    for layout_id, at_s, row in _newest_landed(known, since_s, until_s):
         _keep_newest(newest, known.readings(layout_id, row, since_s, until_s))
-    silent = known.ids - {layout_id for layout_id, _ in landed}
+        # What landed late is not what is newest: chunks may hold newer.
+        if at_s > floor_s + FUTURE_S:
+            silent.discard(layout_id)
     for layout_id, chunk in _newest_chunks(known, silent, since_s, until_s):
         rows = _last_of_bins(chunk, since_s, until_s, until_s - since_s)
         _keep_newest(newest, known.of_chunk(layout_id, chunk, rows, since_s, until_s))
@@ -205,25 +209,33 @@ class _Landed(NamedTuple):
     body: bytes
 
 
-_read_lately: dict[tuple[str, _Landed], list[Reading]] = {}
-_READ_LATELY: Final = 12_000
-"""Batches whose readings are kept: the loop asks for the same bins of a minute at every tick. A
-batch of eight engines takes some 8 KB."""
+_read_lately: dict[tuple[str, _Landed], tuple[float, list[Reading]]] = {}
+_READ_LATELY: Final = 20_000
+_READ_LATELY_S: Final = 10.0
+"""Batches whose readings are kept, and for how long unasked: the loop asks for the same bins of the
+last minute at every tick. A batch of eight engines takes some 8 KB."""
 
 
 def _landed_readings(kind: str, row: _Landed) -> list[Reading]:
     """Every entry of `kind` of a landed batch, in its order."""
-    found = _read_lately.pop((kind, row), None)
+    _, found = _read_lately.pop((kind, row), (0.0, None))
     if found is None:
         found = [
             from_sample(sample, received_s=row.received_s)
             for sample in layouts.samples(bodies.unpack(row.body), kind)
         ]
-    # Put last again: what is first was not asked for the longest. Two threads may both read.
-    _read_lately[kind, row] = found
-    while len(_read_lately) > _READ_LATELY:
-        with contextlib.suppress(StopIteration, RuntimeError):
-            _read_lately.pop(next(iter(_read_lately)), None)
+    # Put last again: first is what was not asked for the longest. Two threads may both do so.
+    now_s = time.monotonic()
+    _read_lately[kind, row] = (now_s, found)
+    with contextlib.suppress(StopIteration, RuntimeError, KeyError):
+        while True:
+            first = next(iter(_read_lately))
+            if (
+                len(_read_lately) <= _READ_LATELY
+                and _read_lately[first][0] > now_s - _READ_LATELY_S
+            ):
+                break
+            del _read_lately[first]
     return found
 
 
@@ -234,13 +246,17 @@ def _keep_newest(newest: dict[str, Reading], readings: Iterator[Reading]) -> Non
             newest[reading.path] = reading
 
 
-def _newest_landed(known: Places, since_s: float, until_s: float) -> Iterator[tuple[int, _Landed]]:
-    for layout_id, received_s, body in _rows(
+def _newest_landed(
+    known: Places, since_s: float, until_s: float
+) -> Iterator[tuple[int, float, _Landed]]:
+    """(layout, when it was read, batch) of each layout's last landed batch."""
+    for layout_id, at_s, received_s, body in _rows(
         """
-        SELECT wanted.id, extract(epoch FROM newest.received_at)::float8, newest.body
+        SELECT wanted.id, extract(epoch FROM newest.at)::float8,
+            extract(epoch FROM newest.received_at)::float8, newest.body
         FROM unnest(%(ids)s::bigint[]) AS wanted (id)
         CROSS JOIN LATERAL (
-            SELECT received_at, body FROM telemetry_landing
+            SELECT at, received_at, body FROM telemetry_landing
             WHERE layout_id = wanted.id AND at > %(since)s AND at <= %(until)s
               AND landed_at >= (SELECT floor FROM telemetry_compaction)
             ORDER BY at DESC LIMIT 1
@@ -250,7 +266,7 @@ def _newest_landed(known: Places, since_s: float, until_s: float) -> Iterator[tu
         since=tables.utc(since_s),
         until=tables.utc(until_s + layouts.MOMENT_S),
     ):
-        yield layout_id, _Landed(received_s, body)
+        yield layout_id, at_s, _Landed(received_s, body)
 
 
 def _landed_by_bin(
@@ -320,7 +336,7 @@ def _chunks_of(known: Places, since_s: float, until_s: float) -> Iterator[tuple[
 def _newest_chunks(
     known: Places, ids: set[int], since_s: float, until_s: float
 ) -> Iterator[tuple[int, chunks.Chunk]]:
-    """The last chunk of each of these layouts, none of which is in the landing zone."""
+    """The chunk of each of these layouts that ends last."""
     for row in _rows(
         f"""
         SELECT newest.* FROM unnest(%(ids)s::bigint[]) AS wanted (id)
@@ -329,7 +345,7 @@ def _newest_chunks(
             WHERE layout_id = wanted.id AND kind = %(kind)s AND start > %(reach)s
               AND start <= %(until)s AND at_max > %(since)s
               AND landed_at <= (SELECT floor FROM telemetry_compaction)
-            ORDER BY start DESC LIMIT 1
+            ORDER BY at_max DESC LIMIT 1
         ) newest
         """,
         ids=sorted(ids),

@@ -6,6 +6,7 @@ Read from the source text, so a forbidden import inside a function is found as w
 from __future__ import annotations
 
 import ast
+import re
 import sys
 from pathlib import Path
 
@@ -15,11 +16,12 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("console", "routing", "telemetry")
 MAX_LINES = 500
 
+SERVER_ONLY = ("cramjam", "google", "numpy", "opentelemetry", "orjson", "pyroute2", "zstandard")
 DJANGO_WORLD = ("django", "channels", "celery", "rest_framework", "psycopg", "redis", "uvicorn")
 
 AGENT_MODULES = (
-    "wire", "exposition", "canonical", "counters", "buckets", "engine_maps", "series", "signals",
-    "strict_toml",
+    "wire", "refusals", "exposition", "canonical", "folding", "counters", "buckets", "engine_maps",
+    "series", "signals", "strict_toml",
 )  # fmt: skip
 PULL_MODULES = ("history", "intake", "mapping", "points", "promql", "pull", "reporting", "snapshot")
 LAB = "the lab must be an independent witness of what the core predicts"
@@ -33,8 +35,9 @@ FORBIDDEN: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ("routing/gate", ("routing.lab", "routing.twin", "telemetry"), "a gate stands alone"),
     ("routing/gate", DJANGO_WORLD, BASE),
     ("routing/lab", DJANGO_WORLD, BASE),
-    ("telemetry/agent", DJANGO_WORLD, BASE),
-    *((f"telemetry/{name}.py", DJANGO_WORLD, BASE) for name in AGENT_MODULES),
+    ("telemetry/agent", (*DJANGO_WORLD, *SERVER_ONLY), BASE),
+    ("telemetry/hosts", (*DJANGO_WORLD, *SERVER_ONLY, "telemetry.agent"), BASE),
+    *((f"telemetry/{name}.py", (*DJANGO_WORLD, *SERVER_ONLY), BASE) for name in AGENT_MODULES),
     *((f"telemetry/doors/{name}.py", DJANGO_WORLD, BASE) for name in PULL_MODULES),
     ("telemetry", ("routing", "console"), "telemetry knows nothing of what it is used for"),
     ("routing", ("console",), "nobody imports the console"),
@@ -229,3 +232,31 @@ def test_each_table_is_written_by_one_module() -> None:
                 if isinstance(root, ast.Name) and place not in owners.get(root.id, {place}):
                     found.append(f"{place}:{node.lineno} writes {root.id}")
     assert not found, "each table has one writer: " + "; ".join(found)
+
+
+def test_each_telemetry_table_is_filled_by_one_module() -> None:
+    """These are written in SQL. `partitions` removes what is past retention, and adds nothing."""
+    owners = {
+        **{table: {"landing"} for table in ("batch", "landing", "layout", "source")},
+        # What is stored becomes ranges of its agent; `floor` moves where partitions are dropped.
+        "agent": {"landing", "compaction"},
+        "compaction": {"compaction", "partitions"},
+        "pending": {"rollups"},
+        "signal": {"tables"},
+        **{table: {"reports"} for table in ("storedreport", "refusal")},
+        "apitoken": {"tokens"},
+    }
+    fills = re.compile(r"(?:INSERT INTO|UPDATE) telemetry_(\w+)")
+    found = {
+        (path.relative_to(ROOT).with_suffix("").as_posix(), table)
+        for package in PACKAGES
+        for path in modules(package)
+        for table in fills.findall(path.read_text())
+    }
+    assert {table for _, table in found} == owners.keys(), "a rule that guards nothing, or no rule"
+    others = [
+        f"{place}.py fills telemetry_{table}"
+        for place, table in sorted(found)
+        if place not in {f"telemetry/{owner}" for owner in owners[table]}
+    ]
+    assert not others, "each table has one writer: " + "; ".join(others)

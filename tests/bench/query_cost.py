@@ -32,14 +32,14 @@ from tests.bench.console_up import Console
 from tests.bench.ingest_kit import Kit
 
 N_INSTANCES, N_READINGS, STEP_S = 500, 1800, 2.0
-POINTS = {"roll-up": 360, "raw": 720}
-"""Bins have round widths: 10 s is the widest with at least 300, 5 s come from raw readings."""
+BINS_S = {"roll-up": 10.0, "raw": 12.0}
+"""10 s come from the roll-ups, 12 s, which make 300 points, from raw readings."""
 N_CALLS = 9
 _PER_AGENT = 10
 SIGNAL = "kv_cache_usage_ratio"
 
 
-def series_path(signal: str, *, start_s: float, end_s: float, points: int) -> str:
+def series_path(signal: str, *, start_s: float, end_s: float, bin_s: float) -> str:
     """The request for every instance of the fleet."""
     query = {
         "kind": "instance",
@@ -47,7 +47,7 @@ def series_path(signal: str, *, start_s: float, end_s: float, points: int) -> st
         "prefix": f"{ingest_fleet.FLEET}/",
         "start_s": start_s,
         "end_s": end_s,
-        "points": points,
+        "bin_s": bin_s,
     }
     return f"/api/v1/telemetry/series?{urllib.parse.urlencode(query)}"
 
@@ -80,13 +80,13 @@ class Ours:
         )
         self._token = console.token("bench-read", "read")
 
-    def ask(self, points: int) -> dict[str, Any]:
+    def ask(self, bin_s: float) -> dict[str, Any]:
         """p50 of a row of queries; the answer is checked once against what was sent."""
         path = series_path(
             SIGNAL,
             start_s=self._start_s,
             end_s=self._start_s + N_READINGS * STEP_S,
-            points=points,
+            bin_s=bin_s,
         )
         client = http.client.HTTPConnection("127.0.0.1", self._console.port, timeout=120)
         headers = {"Authorization": f"Bearer {self._token}", "Connection": "close"}
@@ -166,7 +166,7 @@ def measure(
     for _ in range(args.repeats):
         for system in args.systems.split(","):
             if ours is not None and system == "ours":
-                answers = {query: ours.ask(points) for query, points in POINTS.items()}
+                answers = {query: ours.ask(bin_s) for query, bin_s in BINS_S.items()}
             else:
                 kit.run("qrun.py", system)
                 answers = kit.result(f"qrun_{system}")

@@ -5,8 +5,8 @@
 Name and password come as two lines on stdin. Every socket answers heartbeats. In a fleet too large
 for a frame, each shows one of `N_PAGES` pages of `N_ROWS` rows, from agents all over the fleet. The
 first of each page also reads its frames: which readings are new in which frame. The others note
-when each frame had come whole. Freshness is from the reading's `at_s` to the arrival of the first frame with it,
-over all readings and all sockets.
+when each frame had come whole. Freshness is from the reading's `at_s` to the arrival of the first
+frame with it, over all readings and all sockets.
 """
 
 from __future__ import annotations

@@ -11,7 +11,9 @@ import pytest
 from django.db import OperationalError
 
 from console.hub import Hub, Socket
-from console.live_state import Ack, FleetState
+from console.live_state import MOST_ROWS, Ack, FleetState, Scope
+from telemetry import wire
+from tests.telemetry.batches import batch, instance
 
 
 class _Odd(FleetState):
@@ -39,6 +41,59 @@ async def test_a_fleet_that_cannot_be_shown_stops_no_other(
     assert good.frame is not None
     assert json.loads(good.frame)["seq"] == 3
     assert [r.message for r in caplog.records] == ["fleet odd has no live frames"]
+
+
+async def _whole(fleet: str, now_s: float) -> FleetState:
+    return FleetState(fleet, link_gbps={})
+
+
+async def _no_acks() -> dict[str, list[Ack]]:
+    return {}
+
+
+def _sent(n: int) -> wire.Batch:
+    now_s = time.time()
+    return batch("agent", *(instance(f"f/pd/d{i:04}", now_s) for i in range(n)))
+
+
+async def test_pages_that_show_the_same_rows_of_a_large_fleet_share_one_encoded_frame() -> None:
+    hub = Hub(redis_url="redis://127.0.0.1:1/0", load=_whole, acks=_no_acks)
+    sockets = [await hub.join("f", lambda code, reason: None) for _ in range(3)]
+    hub.take([_sent(MOST_ROWS + 1)])
+    sockets[1].look_at(Scope(("f/pd/d0200",)))
+    sockets[2].look_at(Scope(("f/pd/d0200",)))
+    hub._broadcast()
+    plain, *same = [socket.frame for socket in sockets]
+    assert same[0] is same[1]
+    assert plain is not None
+    assert same[0] is not None
+    one, other = json.loads(plain), json.loads(same[0])
+    assert "f/pd/d0200" not in one["instances"]
+    assert other.pop("instances").keys() == {*one.pop("instances"), "f/pd/d0200"}
+    assert one == other
+
+
+async def test_a_small_fleet_has_one_frame_for_all_pages() -> None:
+    hub = Hub(redis_url="redis://127.0.0.1:1/0", load=_whole, acks=_no_acks)
+    sockets = [await hub.join("f", lambda code, reason: None) for _ in range(2)]
+    sockets[0].look_at(Scope(("f/pd/d0000",)))
+    hub.take([_sent(5)])
+    hub._broadcast()
+    assert sockets[0].frame is sockets[1].frame
+
+
+async def test_a_batch_that_cannot_be_shown_does_not_harm_its_ack(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def odd(self: FleetState, sent: wire.Batch, *, received_s: float) -> None:
+        raise ValueError("odd")
+
+    hub = Hub(redis_url="redis://127.0.0.1:1/0", load=_whole, acks=_no_acks)
+    await hub.join("f", lambda code, reason: None)
+    monkeypatch.setattr(FleetState, "apply_batch", odd)
+    for _ in range(2):
+        hub.take([_sent(1)])
+    assert [r.message for r in caplog.records] == ["a batch of agent cannot be shown in f"]
 
 
 class _Servers:

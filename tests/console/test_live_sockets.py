@@ -11,17 +11,19 @@ from typing import Any
 
 import pytest
 import pytest_django
+from django.conf import settings
 from django.contrib.auth.models import User
 from django.contrib.sessions.models import Session
 
 from console import live_source
 from routing.models import Decision, Fleet, Tick
 from telemetry import tokens, wire
+from telemetry.publish import Publisher
 from tests import servers
 from tests.console.live_client import handshake, headers, page, sign_in
 from tests.servers import Server
 from tests.telemetry.batches import batch, instance, link, router, unique
-from tests.telemetry.rows import clear_landing, commit
+from tests.telemetry.rows import arrivals, clear_landing, commit
 
 pytestmark = pytest.mark.usefixtures("transactional_db")
 
@@ -120,6 +122,23 @@ class TestFrames:
         assert frame["routers"][f"{fleet}/pd/g"]["plan_version"] == 3
         assert list(frame["agents"]) == [agent]
         assert frame["hub"] == {"redis": "ok"}
+
+    def test_a_batch_that_another_process_committed_is_seen_live(
+        self, server: Server, fleet: str, viewer: str
+    ) -> None:
+        now_s = time.time()
+        sent = batch(unique("agent"), instance(f"{fleet}/pd/d0", now_s))
+
+        async def run() -> None:
+            publisher = Publisher(settings.REDIS_URL)
+            async with page(server, fleet, viewer) as mine:
+                await mine.frame(lambda frame: frame["hub"] == {"redis": "ok"})
+                publisher.start()
+                publisher.put(arrivals([sent], now_s))
+                await mine.frame(lambda frame: bool(frame["instances"]))
+                await publisher.stop()
+
+        asyncio.run(run())
 
     def test_a_new_page_starts_from_the_database(
         self, server: Server, fleet: str, viewer: str

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from console.context import STALE_AFTER_S
-from console.live_state import FORGET_S, FleetState
+from console.live_state import FORGET_S, MOST_ROWS, FleetState, Scope
 from console.router_window import histogram_quantile
 from telemetry import store, wire
 from tests.telemetry.batches import batch, instance, link, router
@@ -263,3 +263,68 @@ def test_a_reading_that_went_wrong_begins_a_failure(trouble: str) -> None:
     assert "why" in finding.effect
     apply(live, instance("f/pd/d0", T0 + 1), received_s=T0 + 1)
     assert not [f for f in live.missing(T0 + 2) if f.key.startswith("failing:")]
+
+
+def large(n: int = MOST_ROWS + 100) -> FleetState:
+    """A fleet of `n` agents of an instance each, the later the busier."""
+    live = state()
+    for i in range(n):
+        told = instance(f"f/pd/d{i:04}", T0, signals={"requests_running": float(i)})
+        live.apply_batch(batch(f"agent-{i:04}", told, sent_at_s=T0), received_s=T0)
+    return live
+
+
+def test_a_fleet_that_fits_a_frame_is_told_of_whole_whatever_a_page_shows() -> None:
+    live = large(MOST_ROWS)
+    body = live.body(T0, Scope(("f/pd/d0000",), ("agent-0000",)))
+    assert (len(body["instances"]), len(body["agents"])) == (MOST_ROWS, MOST_ROWS)
+    assert not body["partial"]
+
+
+def test_of_a_large_fleet_a_frame_tells_who_is_in_trouble_and_who_is_busiest_and_counts_all() -> (
+    None
+):
+    live = large()
+    now_s = T0 + STALE_AFTER_S + 1
+    for i in range(2, MOST_ROWS + 100):
+        told = instance(f"f/pd/d{i:04}", now_s, signals={"requests_running": float(i)})
+        if i == 2:
+            told = instance("f/pd/d0002", now_s, state="failed", error="HTTP 500")
+        sent = batch(f"agent-{i:04}", told, sent_at_s=now_s + 60.0 * (i == 7))
+        live.apply_batch(sent, received_s=now_s)
+    body = live.body(now_s)
+    assert body["partial"]
+    assert {"f/pd/d0000", "f/pd/d0001", "f/pd/d0002", "f/pd/d0399"} < body["instances"].keys()
+    assert "f/pd/d0003" not in body["instances"]
+    assert len(body["instances"]) < MOST_ROWS / 2
+    assert body["agents"].keys() == {"agent-0000", "agent-0001", "agent-0007"}
+    assert body["counts"] == {
+        "instances": 400, "agents": 400, "agents_silent": 2, "agents_silent_since_s": T0,
+    }  # fmt: skip
+    pool = body["pools"]["pd/decode"]
+    assert (pool["n"], pool["n_fresh"]) == (400, 397)
+
+
+def test_of_a_large_fleet_a_page_is_told_of_what_it_shows() -> None:
+    live = large()
+    unasked = live.body(T0)
+    scope = Scope(("f/pd/d0005", "f/pd/nobody"), ("agent-0005", "nobody"))
+    asked = live.body(T0, scope)
+    assert asked["instances"].keys() == unasked["instances"].keys() | {"f/pd/d0005"}
+    assert asked["instances"]["f/pd/d0005"]["running"] == 5.0
+    assert asked["agents"] == {"agent-0005": {"received_s": T0, "skew_s": 0.0}}
+
+
+def test_a_frame_of_a_fleet_where_nothing_works_is_no_larger() -> None:
+    live = large()
+    body = live.body(T0 + STALE_AFTER_S + 1)
+    assert (len(body["instances"]), len(body["agents"])) == (70, 50)
+    assert body["counts"]["agents_silent"] == 400
+
+
+def test_who_left_leaves_its_pool() -> None:
+    live = state()
+    apply(live, instance("f/pd/d0", T0), instance("f/pd/d1", T0))
+    apply(live, instance("f/pd/d0", T0 + 1, role="prefill"), received_s=T0 + FORGET_S)
+    live.forget(T0 + FORGET_S + 1)
+    assert list(live.body(T0 + FORGET_S + 1)["pools"]) == ["pd/prefill"]

@@ -59,6 +59,21 @@ def test_a_silent_agent_stands_for_everything_it_reads() -> None:
     ]
 
 
+def test_many_silent_agents_are_one_finding() -> None:
+    names = [f"agent-{i:02}" for i in range(20)]
+    [sentence] = said(
+        agents={name: NOW_S - 42 - i for i, name in enumerate(names)},
+        reads={name: [("instance", f"f/pd/h20-{name}")] for name in names[:15]},
+        sources=[],
+        links=[],
+    )
+    assert sentence == (
+        "15 agents (agent-00, agent-01, agent-02 and 12 more) have been silent for 56 s (since "
+        "07:59:04): no new figures of the queues of pd; gates keep routing by plan 1.7; the loop "
+        "goes on."
+    )
+
+
 def test_an_agent_whose_sources_another_one_reads_is_not_missed() -> None:
     assert said(agents={**WELL.agents, "old": NOW_S - 500}) == []
 

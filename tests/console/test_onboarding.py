@@ -195,6 +195,19 @@ def test_one_fault_at_many_addresses_is_one_gap_with_an_address_to_ask(viewer: C
     assert "10 http://h$" not in found
 
 
+def test_a_router_of_another_make_is_read_and_is_no_gate(viewer: Client) -> None:
+    make_fleet()
+    case.well()
+    Source.objects.filter(kind="router").update(engine="dynamo-frontend")
+    lacks = ("uncached_tokens", "movable_tokens_total")
+    case.report("a1", case.tells("f1/pd/gw-1", "router", without=lacks, engine="dynamo-frontend"))
+    found = page(viewer)
+    assert "gates of pd 0 of 1 received none read" in found
+    assert "Put a gate in front of pd" in found
+    assert "tell uncached_tokens" not in found
+    assert "fresh" in row(viewer, "f1/pd/gw-1")
+
+
 def test_a_signal_s_example_is_of_the_reason_it_stands_beside(viewer: Client) -> None:
     make_fleet()
     case.well()

@@ -53,6 +53,13 @@ def test_one_array_a_source(client: Client, headers: dict[str, str]) -> None:
 
 
 @pytest.mark.usefixtures("fleet")
+def test_bins_may_be_of_any_width(client: Client, headers: dict[str, str]) -> None:
+    answer = ask(client, headers, "telemetry/series", prefix="f1/pd/i7", bin_s=12).json()
+    assert answer["bin_s"] == 12.0
+    assert answer["series"]["f1/pd/i7"] == [7.0, None, 7.0, None, None]
+
+
+@pytest.mark.usefixtures("fleet")
 def test_a_fleet_sees_its_own(client: Client, headers: dict[str, str]) -> None:
     answer = ask(client, headers, "fleets/f1/telemetry/series").json()
     assert sorted(answer["series"]) == [f"f1/pd/i{i}" for i in range(10)]
@@ -100,6 +107,7 @@ def test_heat_levels_of_a_ratio_span_the_whole() -> None:
         ({"start_s": "soon"}, "start_s"),
         ({"start_s": "nan"}, "start_s"),
         ({"points": 0}, "points"),
+        ({"bin_s": 0.5}, "bin_s"),
         ({"quantiles": "0.5,2"}, "quantiles"),
         ({"quantiles": "half"}, "quantiles"),
         ({"nonsense": 1}, "nonsense"),

@@ -44,6 +44,14 @@ def test_only_numbers_with_many_decimals_lose_digits_and_at_most_the_eighth() ->
             np.testing.assert_array_equal(back, matrix)
 
 
+def test_fewer_bits_keep_four_digits_and_cost_less() -> None:
+    matrix = np.random.default_rng(3).random((60, 8)) * 1e5
+    full = columns.encode(matrix, exact=False)
+    short = columns.encode(matrix, exact=False, n_bits=13)
+    np.testing.assert_allclose(columns.decode(short, 60, 8), matrix, rtol=6.2e-5)
+    assert len(short) < 0.8 * len(full)
+
+
 @given(
     st.integers(1, 8).flatmap(
         lambda n: st.lists(

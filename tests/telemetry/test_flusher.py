@@ -236,24 +236,32 @@ def test_only_newly_committed_batches_are_published() -> None:
     assert asyncio.run(run()) == [[first], [second]]
 
 
-def test_a_group_is_one_redis_message() -> None:
+def test_a_group_is_one_redis_message_to_every_other_process_and_none_to_its_own() -> None:
     agent = unique("agent")
+    sent = [batch(agent, seq=i) for i in range(3)]
+
+    async def heard_by(pubsub: redis.asyncio.client.PubSub) -> list[wire.Batch]:
+        async with asyncio.timeout(20):
+            async for message in pubsub.listen():
+                if message["type"] == "message":
+                    heard = list(publish.batches(message["data"]))
+                    if heard[0].agent == agent:
+                        return heard
+        raise AssertionError("the connection ended")
 
     async def run() -> None:
         client = redis.asyncio.Redis.from_url(settings.REDIS_URL)
-        async with client, client.pubsub() as pubsub:
-            await pubsub.subscribe(publish.CHANNEL)
+        async with client, client.pubsub() as one, client.pubsub() as two, client.pubsub() as own:
+            await one.subscribe("telemetry:one")
+            await two.subscribe("telemetry:two")
+            await own.subscribe(publish.CHANNEL)
             publisher = Publisher(settings.REDIS_URL)
             publisher.start()
-            sent = [batch(agent, seq=i) for i in range(3)]
             publisher.put(arrivals(sent, time.time()))
-            async for message in pubsub.listen():
-                if message["type"] != "message":
-                    continue
-                heard = list(publish.batches(message["data"]))
-                if heard[0].agent == agent:
-                    assert heard == sent
-                    break
+            assert await heard_by(one) == await heard_by(two) == sent
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.3):
+                    await heard_by(own)
             await publisher.stop()
 
     asyncio.run(run())

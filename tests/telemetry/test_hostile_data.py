@@ -13,9 +13,18 @@ import psycopg
 import pytest
 from django.db import connection, transaction
 
-from telemetry import bodies, chunks, columns, compaction, layouts, partitions, rollups, store, tables, wire
+from telemetry import (
+    chunks,
+    columns,
+    compaction,
+    partitions,
+    rollups,
+    store,
+    tables,
+    wire,
+)
 from tests import servers
-from tests.telemetry.batches import batch, instance, link, router, unique
+from tests.telemetry.batches import batch, instance, router, unique
 from tests.telemetry.rows import commit, sql
 
 pytestmark = pytest.mark.usefixtures("landing_zone")

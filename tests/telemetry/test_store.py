@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from telemetry import history, store, wire
+from telemetry import bodies, history, store, wire
 from tests.telemetry.batches import batch, instance, link, router, unique
 from tests.telemetry.rows import commit
 
@@ -67,6 +67,34 @@ def test_a_window_holds_the_last_reading_of_each_bin() -> None:
     running(path, *((offset, 10.0 + offset) for offset in range(-7, 2)))
     found = store.window("instance", prefix=path, since_s=T0 - 6, until_s=T0, bin_s=2.0)
     assert [r.signals.requests_running for r in found[path]] == [6.0, 8.0, 10.0]
+
+
+def test_a_window_asked_for_again_reads_only_what_is_new(monkeypatch: pytest.MonkeyPatch) -> None:
+    path, n_read = unique("f/pd/d"), 0
+    unpack = bodies.unpack
+
+    def counting(body: bytes) -> wire.Batch:
+        nonlocal n_read
+        n_read += 1
+        return unpack(body)
+
+    monkeypatch.setattr(bodies, "unpack", counting)
+    running(path, *((offset, 10.0 + offset) for offset in range(-7, 0)))
+    asked = {"prefix": path, "since_s": T0 - 6, "bin_s": 2.0}
+    first = store.window("instance", until_s=T0, **asked)
+    n_first = n_read
+    running(path, (0, 50.0))
+    again = store.window("instance", until_s=T0, **asked)
+    assert (n_first, n_read) == (3, 4)
+    assert [r.signals.requests_running for r in first[path]] == [6.0, 8.0, 9.0]
+    assert [r.signals.requests_running for r in again[path]] == [6.0, 8.0, 50.0]
+
+
+def test_a_window_finds_what_a_clock_ahead_of_ours_stamped() -> None:
+    path = unique("f/pd/d")
+    running(path, (-3, 1.0), (40, 2.0))
+    found = store.window("instance", prefix=path, since_s=T0 - 6, until_s=T0 + 60, bin_s=2.0)
+    assert [r.signals.requests_running for r in found[path]] == [1.0, 2.0]
 
 
 def test_a_series_is_a_mean_per_bin_and_an_empty_bin_is_a_gap() -> None:

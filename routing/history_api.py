@@ -6,6 +6,8 @@ back from where it was forwarded to (`CONSOLE_HISTORY_URL`).
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -22,7 +24,7 @@ from rest_framework.request import Request
 from routing import queries
 from routing.models import Fleet
 from routing.queries import Queried
-from telemetry import chunks, history, partitions
+from telemetry import chunks, distributions, history, partitions, quantiles
 from telemetry.columns import Matrix
 from telemetry.doors import history as forwarded
 from telemetry.doors import promql
@@ -33,7 +35,9 @@ from telemetry.store import QueryError
 MAX_PATHS: Final = 20_000
 MAX_LEVELS: Final = 60
 DEFAULT_QUANTILES: Final = (0.1, 0.5, 0.9, 1.0)
+DEFAULT_SHARES: Final = (0.5, 0.9, 0.99)
 _RANGE_S: Final = 3600.0
+_LATEST_S: Final = 32_503_680_000.0
 
 
 class HistoryQuery(queries.Query):
@@ -64,6 +68,14 @@ class BandsQuery(HistoryQuery):
     )
 
 
+class QuantilesQuery(BandsQuery):
+    """Of a labelled histogram, which of its keys."""
+
+    key = serializers.CharField(
+        required=False, default="", allow_blank=True, help_text="What the label's key begins with."
+    )
+
+
 class HeatQuery(HistoryQuery):
     """Into how many levels of value the sources of each bin are counted."""
 
@@ -84,6 +96,21 @@ class SignalBandsSerializer(serializers.Serializer):
     n = serializers.ListField(child=serializers.IntegerField(), help_text="Sources in each bin.")
     bands = serializers.DictField(
         child=serializers.ListField(child=serializers.FloatField(allow_null=True))
+    )
+
+
+class SignalQuantilesSerializer(serializers.Serializer):
+    t = serializers.ListField(child=serializers.FloatField())
+    bin_s = serializers.FloatField()
+    n = serializers.ListField(child=serializers.FloatField(), help_text="Observations in each bin.")
+    n_left_out = serializers.FloatField(help_text="Observations in other buckets than most.")
+    largest_bound = serializers.FloatField(allow_null=True)
+    quantiles = serializers.DictField(
+        child=serializers.ListField(child=serializers.FloatField(allow_null=True))
+    )
+    above = serializers.DictField(
+        child=serializers.ListField(child=serializers.BooleanField()),
+        help_text="True where a quantile is above the largest bound, nobody knows how far.",
     )
 
 
@@ -108,20 +135,25 @@ class _View(Queried):
 
     query_class = HistoryQuery
 
-    def found(self, fleet: str | None) -> history.History:
-        """What was asked for. Raises ValidationError."""
+    def span(self, fleet: str | None) -> tuple[float, float, float]:
+        """(from, to, width of a bin). Raises ValidationError, or Http404 for an unknown fleet."""
         asked = self.asked
         if fleet is not None:
             get_object_or_404(Fleet, pk=fleet)
         until_s = asked.get("end_s", timezone.now().timestamp())
         since_s = asked.get("start_s", until_s - _RANGE_S)
         for name, value in (("start_s", since_s), ("end_s", until_s)):
-            if not 0.0 <= value <= 32_503_680_000.0:
+            if not 0.0 <= value <= _LATEST_S:
                 raise ValidationError({name: ["must be epoch seconds"]})
         bin_s = asked.get("bin_s")
         if bin_s is None:
             bin_s = history.nice_bin_s(max(until_s - since_s, 0.0) / asked["points"])
-        span = {"since_s": since_s, "until_s": until_s}
+        return since_s, until_s, bin_s
+
+    def found(self, fleet: str | None) -> history.History:
+        """The plain signal asked for. Raises ValidationError."""
+        asked = self.asked
+        since_s, until_s, bin_s = self.span(fleet)
         try:
             paths = self._paths(fleet)
             if older := self._forwarded(paths, since_s, until_s, bin_s):
@@ -130,13 +162,13 @@ class _View(Queried):
                 asked["kind"],
                 asked["signal"],
                 paths=paths,
+                since_s=since_s,
+                until_s=until_s,
                 max_points=asked["points"],
                 bin_s=bin_s,
-                **span,
             )
         except QueryError as exc:
-            names = {"field": "signal", "until": "end_s"}
-            raise ValidationError({names.get(exc.field, exc.field): [exc.error]}) from None
+            raise _refused(exc) from None
 
     def _paths(self, fleet: str | None) -> list[str]:
         asked = self.asked
@@ -186,6 +218,27 @@ class _View(Queried):
         return history.History(said["t"][0], said["bin_s"], tuple(paths), values)
 
 
+class _Folded(_View):
+    """A view that can also read histograms."""
+
+    def distribution(self, fleet: str | None) -> distributions.Distribution:
+        """The histogram signal asked for. Raises ValidationError."""
+        asked = self.asked
+        since_s, until_s, bin_s = self.span(fleet)
+        try:
+            return distributions.read(
+                asked["kind"],
+                asked["signal"],
+                paths=self._paths(fleet),
+                since_s=since_s,
+                until_s=until_s,
+                max_points=max(1, math.ceil((until_s - since_s) / bin_s)) if bin_s else 1,
+                key=asked.get("key", ""),
+            )
+        except QueryError as exc:
+            raise _refused(exc) from None
+
+
 class SignalSeries(_View):
     """One plain signal of many sources, one array a source."""
 
@@ -204,24 +257,57 @@ class SignalBands(_View):
 
     @extend_schema(parameters=[BandsQuery], responses=SignalBandsSerializer)
     def get(self, request: Request, fleet: str | None = None) -> HttpResponse:
-        quantiles = _quantiles(self.asked.get("quantiles"))
+        shares = _quantiles(self.asked.get("quantiles"), DEFAULT_QUANTILES)
         found = self.found(fleet)
         n_known = np.count_nonzero(~np.isnan(found.values), axis=1)
-        bands = np.full((len(quantiles), len(found.values)), np.nan)
+        bands = np.full((len(shares), len(found.values)), np.nan)
         some = n_known > 0
         if some.any():
-            bands[:, some] = np.nanquantile(found.values[some], quantiles, axis=1)
-        said = {f"{q:g}": bands[i] for i, q in enumerate(quantiles)}
+            bands[:, some] = np.nanquantile(found.values[some], shares, axis=1)
+        said = {f"{q:g}": bands[i] for i, q in enumerate(shares)}
         return _json({"t": found.times_s, "bin_s": found.bin_s, "n": n_known, "bands": said})
 
 
-class SignalHeat(_View):
-    """How many sources were at which level in each bin."""
+class SignalQuantiles(_Folded):
+    """Quantiles of a histogram signal in each bin, over all observations of all sources.
+
+    `above` says where a quantile lies beyond the largest bound, which is then shown in its place.
+    """
+
+    query_class = QuantilesQuery
+
+    @extend_schema(parameters=[QuantilesQuery], responses=SignalQuantilesSerializer)
+    def get(self, request: Request, fleet: str | None = None) -> HttpResponse:
+        shares = _quantiles(self.asked.get("quantiles"), DEFAULT_SHARES)
+        found = self.distribution(fleet)
+        rows = found.counts.tolist()
+        said = {f"{q:g}": [quantiles.quantile(found.edges, row, q) for row in rows] for q in shares}
+        return _json(
+            {
+                **_axis(found.start_s, found.bin_s, len(rows)),
+                "n": [sum(row) for row in rows],
+                "n_left_out": found.n_left_out,
+                "largest_bound": found.edges[-1] if found.edges else None,
+                "quantiles": {q: [each.value for each in row] for q, row in said.items()},
+                "above": {q: [each.is_above for each in row] for q, row in said.items()},
+            }
+        )
+
+
+class SignalHeat(_Folded):
+    """How many sources were at which level in each bin; of a histogram, how many observations in
+    which bucket."""
 
     query_class = HeatQuery
 
     @extend_schema(parameters=[HeatQuery], responses=SignalHeatSerializer)
     def get(self, request: Request, fleet: str | None = None) -> HttpResponse:
+        if chunks.SHAPES[self.asked["kind"]].get(self.asked["signal"], "").endswith("histogram"):
+            spread = self.distribution(fleet)
+            axis = _axis(spread.start_s, spread.bin_s, len(spread.counts))
+            return _json(
+                {**axis, "edges": [0.0, *spread.edges], "counts": spread.counts.T.tolist()}
+            )
         found = self.found(fleet)
         edges, counts = heat(found.values, self.asked["levels"], self.asked["signal"])
         return _json({"t": found.times_s, "bin_s": found.bin_s, "edges": edges, "counts": counts})
@@ -239,9 +325,18 @@ def heat(values: Matrix, n_levels: int, signal: str) -> tuple[Matrix, Matrix]:
     return edges, counts.reshape(n_levels, len(values))
 
 
-def _quantiles(text: str | None) -> list[float]:
+def _refused(exc: QueryError) -> ValidationError:
+    names = {"field": "signal", "until": "end_s"}
+    return ValidationError({names.get(exc.field, exc.field): [exc.error]})
+
+
+def _axis(start_s: float, bin_s: float, n_bins: int) -> dict[str, Any]:
+    return {"t": [start_s + i * bin_s for i in range(n_bins)], "bin_s": bin_s}
+
+
+def _quantiles(text: str | None, default: Sequence[float]) -> list[float]:
     if text is None:
-        return list(DEFAULT_QUANTILES)
+        return list(default)
     try:
         found = [float(part) for part in text.split(",")]
     except ValueError:
@@ -252,8 +347,15 @@ def _quantiles(text: str | None) -> list[float]:
 
 
 def _short(values: Matrix, signal: str) -> Any:
-    """Numbers in the precision they are kept in, which is half the text."""
-    return values if chunks.is_counter(signal) else values.astype(np.float32)
+    """Numbers as a chart needs them: gauges to a hundred-thousandth of the largest.
+
+    Most of the time of a large answer is writing and sending digits that no pixel shows.
+    """
+    if chunks.is_counter(signal) or np.isnan(values).all():
+        return values
+    largest = float(np.nanmax(values))
+    n_decimals = 5 - math.floor(math.log10(largest)) - 1 if largest > 0.0 else 0
+    return np.round(values, n_decimals).astype(np.float32 if n_decimals >= 0 else np.float64)
 
 
 def _json(body: dict[str, Any]) -> HttpResponse:
@@ -268,6 +370,7 @@ urlpatterns = [
     for name, view, label in (
         ("series", SignalSeries, "signal-series"),
         ("series/bands", SignalBands, "signal-bands"),
+        ("series/quantiles", SignalQuantiles, "signal-quantiles"),
         ("series/heat", SignalHeat, "signal-heat"),
     )
 ]

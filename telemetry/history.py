@@ -99,7 +99,7 @@ def read(
             value=max_points,
         )
     folded = _Folded.empty(signal, start_s, bin_s, n_bins, len(paths))
-    targets = _targets(kind, paths, since_s=start_s)
+    targets = targets_of(kind, paths, since_s=start_s)
     if targets:
         _fill(folded, kind, targets)
     return History(start_s, bin_s, tuple(paths), folded.values())
@@ -114,7 +114,7 @@ def nice_bin_s(least_s: float) -> float:
 
 
 @dataclass(frozen=True)
-class _Target:
+class Target:
     """Which sources of a layout are wanted, and their places in the answer."""
 
     n_sources: int
@@ -127,7 +127,8 @@ class _Target:
         return len(self.sources) == self.n_sources
 
 
-def _targets(kind: str, paths: Sequence[str], *, since_s: float) -> dict[int, _Target]:
+def targets_of(kind: str, paths: Sequence[str], *, since_s: float) -> dict[int, Target]:
+    """By layout that reported since then, where the sources of `paths` stand."""
     wanted = {path: i for i, path in enumerate(paths)}
     out = {}
     for layout_id, layout in layouts_since(since_s).items():
@@ -135,7 +136,7 @@ def _targets(kind: str, paths: Sequence[str], *, since_s: float) -> dict[int, _T
         pairs = [(i, wanted[path]) for i, path in enumerate(all_paths) if path in wanted]
         if pairs:
             sources, places = zip(*pairs, strict=True)
-            out[layout_id] = _Target(len(all_paths), np.array(sources), np.array(places))
+            out[layout_id] = Target(len(all_paths), np.array(sources), np.array(places))
     return out
 
 
@@ -214,35 +215,38 @@ class _Folded:
         good = (index >= 0) & (index < self.n_bins) & ~np.isnan(values)
         if not good.any():
             return
-        columns_of = np.broadcast_to(places, index.shape)[good]
+        local = np.broadcast_to(np.arange(len(places)), index.shape)[good]
         index, values, at_s = index[good], values[good], at_s[good]
         if chunks.is_counter(self.signal):
-            order = np.argsort(at_s, kind="stable")
-            index, columns_of = index[order], columns_of[order]
-            values, at_s = values[order], at_s[order]
-            newer = at_s >= self.last_at_s[index, columns_of]
-            index, columns_of = index[newer], columns_of[newer]
-            # Of several readings in one bin the last assignment stays, which is the newest.
-            self.total[index, columns_of] = values[newer]
-            self.last_at_s[index, columns_of] = at_s[newer]
-            self.count[index, columns_of] = 1.0
+            self._add_last(index, places[local], values, at_s)
             return
         weight = np.ones_like(values) if count is None else count[good]
         first, n_rows = int(index.min()), int(index.max() - index.min()) + 1
-        n_columns = self.total.shape[1]
-        # Few cells of a large answer: add them up by themselves.
-        if n_rows * n_columns > 8 * values.size:
-            np.add.at(self.total, (index, columns_of), values * weight)
-            np.add.at(self.count, (index, columns_of), weight)
-            return
-        flat = (index - first) * n_columns + columns_of
-        size = n_rows * n_columns
+        flat = (index - first) * len(places) + local
+        shape, size = (n_rows, len(places)), n_rows * len(places)
         rows = slice(first, first + n_rows)
-        self.total[rows] += np.bincount(flat, values * weight, size).reshape(n_rows, n_columns)
-        self.count[rows] += np.bincount(flat, weight, size).reshape(n_rows, n_columns)
+        self.total[rows, places] += np.bincount(flat, values * weight, size).reshape(shape)
+        self.count[rows, places] += np.bincount(flat, weight, size).reshape(shape)
+
+    def _add_last(
+        self,
+        index: npt.NDArray[np.intp],
+        columns_of: npt.NDArray[np.intp],
+        values: npt.NDArray[np.float64],
+        at_s: npt.NDArray[np.float64],
+    ) -> None:
+        order = np.argsort(at_s, kind="stable")
+        index, columns_of = index[order], columns_of[order]
+        values, at_s = values[order], at_s[order]
+        newer = at_s >= self.last_at_s[index, columns_of]
+        index, columns_of = index[newer], columns_of[newer]
+        # Of several readings in one bin the last assignment stays, which is the newest.
+        self.total[index, columns_of] = values[newer]
+        self.last_at_s[index, columns_of] = at_s[newer]
+        self.count[index, columns_of] = 1.0
 
 
-def _fill(folded: _Folded, kind: str, targets: dict[int, _Target]) -> None:
+def _fill(folded: _Folded, kind: str, targets: dict[int, Target]) -> None:
     """Add every reading of the span once, from the table that suits the bins and what is newer."""
     [(landed_until,)] = _rows("SELECT landed_until FROM telemetry_compaction")
     shared = {
@@ -264,24 +268,24 @@ def _fill(folded: _Folded, kind: str, targets: dict[int, _Target]) -> None:
 
 def _add_columns(
     folded: _Folded,
-    targets: dict[int, _Target],
+    targets: dict[int, Target],
     level: rollups.Level | None,
     shared: dict[str, Any],
 ) -> None:
     if level is None:
         _add_chunks(folded, targets, shared, pending=False)
         return
-    _add_rollups(folded, targets, level, _rollup_rows(level, shared))
+    _add_rollups(folded, targets, level, rollup_rows(level, shared))
     if level is rollups.LEVELS[1]:
         finer = rollups.LEVELS[0]
-        rows = _rollup_rows(finer, shared, waiting_for=level)
+        rows = rollup_rows(finer, shared, waiting_for=level)
         _add_rollups(folded, targets, finer, rows)
     _add_chunks(folded, targets, shared, pending=True)
 
 
 def _add_rollups(
     folded: _Folded,
-    targets: dict[int, _Target],
+    targets: dict[int, Target],
     level: rollups.Level,
     rows: Sequence[tuple[int, int, float, bytes]],
 ) -> None:
@@ -302,7 +306,7 @@ _PENDING: Final = """
 """
 
 
-def _rollup_rows(
+def rollup_rows(
     level: rollups.Level, shared: dict[str, Any], *, waiting_for: rollups.Level | None = None
 ) -> list[tuple[int, int, float, bytes]]:
     """(layout, bins, start, column) of spans that have no news waiting.
@@ -331,7 +335,7 @@ def _rollup_rows(
 
 
 def _add_chunks(
-    folded: _Folded, targets: dict[int, _Target], shared: dict[str, Any], *, pending: bool
+    folded: _Folded, targets: dict[int, Target], shared: dict[str, Any], *, pending: bool
 ) -> None:
     """Raw chunks; `pending`: only readings whose roll-up waits."""
     spans: dict[int, set[float]] = {}
@@ -377,11 +381,11 @@ def _add_chunks(
 
 
 def _add_landed(
-    folded: _Folded, kind: str, targets: dict[int, _Target], shared: dict[str, Any]
+    folded: _Folded, kind: str, targets: dict[int, Target], shared: dict[str, Any]
 ) -> None:
     """What landed since the last compaction."""
     signal = folded.signal
-    for layout_id, rows in _landed(shared):
+    for layout_id, rows in landed(shared):
         target = targets[layout_id]
         table = [layouts.samples(bodies.unpack(body), kind) for body in rows]
         at_s = np.array([[row[i].at_s for i in target.sources] for row in table])
@@ -392,7 +396,8 @@ def _add_landed(
         folded.add(at_s, values, None, target.places)
 
 
-def _landed(shared: dict[str, Any]) -> Iterator[tuple[int, list[bytes]]]:
+def landed(shared: dict[str, Any]) -> Iterator[tuple[int, list[bytes]]]:
+    """(layout, its bodies) of what landed since the last compaction and was read in a span."""
     by_layout: dict[int, list[bytes]] = {}
     for layout_id, body in _rows(
         """

@@ -116,5 +116,6 @@ class Publisher:
 
 async def _others(client: redis.asyncio.Redis) -> list[str]:
     """The channels that other web processes hear."""
-    heard = [name.decode() for name in await client.pubsub_channels(f"{_CHANNELS}*")]
-    return [name for name in heard if name != CHANNEL]
+    heard = await client.pubsub_channels(f"{_CHANNELS}*")
+    names = [name if isinstance(name, str) else name.decode() for name in heard]
+    return [name for name in names if name != CHANNEL]

@@ -7,6 +7,7 @@ single signals as series.
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import math
 import time
@@ -209,7 +210,10 @@ class _Landed(NamedTuple):
     body: bytes
 
 
-_read_lately: dict[tuple[str, _Landed], tuple[float, list[Reading]]] = {}
+# Of this kind, as the first entry of a plain dict is found only past all that was deleted.
+_read_lately: collections.OrderedDict[tuple[str, _Landed], tuple[float, list[Reading]]] = (
+    collections.OrderedDict()
+)
 _READ_LATELY: Final = 20_000
 _READ_LATELY_S: Final = 10.0
 """Batches whose readings are kept, and for how long unasked: the loop asks for the same bins of the

@@ -70,7 +70,7 @@ def test_many_silent_agents_are_one_finding() -> None:
     assert sentence == (
         "15 agents (agent-00, agent-01, agent-02 and 12 more) have been silent for 56 s (since "
         "07:59:04): no new figures of the queues of pd; gates keep routing by plan 1.7; the loop "
-        "goes on."
+        "holds t (WithinNoise)."
     )
 
 

@@ -11,7 +11,7 @@ import pytest
 from django.test import Client
 
 from routing import history_api
-from telemetry import tokens
+from telemetry import tokens, wire
 from telemetry.doors import promql
 from tests.routing import cases
 from tests.telemetry.batches import instance
@@ -87,6 +87,27 @@ def test_a_heat_map_counts_sources_by_level(client: Client, headers: dict[str, s
     assert answer["edges"] == [0.0, 3.0, 6.0, 9.0]
     assert [row[0] for row in answer["counts"]] == [3, 3, 4]  # the top edge belongs to its level
     assert [row[1] for row in answer["counts"]] == [0, 0, 0]
+
+
+def test_quantiles_say_when_they_are_above_the_largest_bound(
+    client: Client, headers: dict[str, str]
+) -> None:
+    cases.make_fleet()
+    for step, counts in ((0.0, [0.0, 0.0, 0.0]), (1.0, [8.0, 0.0, 2.0])):
+        seen = wire.Histogram(edges=[0.5, 1.0], counts=counts, sum=1.0)
+        cases.feed([instance("f1/pd/a", T0 + step, signals={"ttft_seconds": seen})])
+    asked = {"signal": "ttft_seconds", "paths": "f1/pd/a"}
+    answer = ask(client, headers, "telemetry/series/quantiles", **asked).json()
+    assert answer["n"] == [10.0, 0.0, 0.0, 0.0, 0.0, 0.0]
+    assert answer["quantiles"]["0.5"][:2] == [0.3125, None]
+    assert (answer["quantiles"]["0.9"][0], answer["above"]["0.9"][0]) == (1.0, True)
+    assert answer["above"]["0.5"] == [False] * 6
+    assert answer["largest_bound"] == 1.0
+    heat = ask(client, headers, "telemetry/series/heat", **asked).json()
+    assert heat["edges"] == [0.0, 0.5, 1.0]
+    assert [row[0] for row in heat["counts"]] == [8.0, 0.0, 2.0]
+    plain = ask(client, headers, "telemetry/series/quantiles")
+    assert (plain.status_code, list(plain.json()["errors"])) == (422, ["signal"])
 
 
 def test_heat_levels_of_a_ratio_span_the_whole() -> None:

@@ -172,7 +172,7 @@ export class Topology {
     else if (down) says = `⚠ down since ${clock(reading.down_since_s)}`;
     else if (known) {
       says = `${gbps(reading.tx_gbps)} of ${significant(reading.capacity_gbps)}, ${percent(use)}`;
-      if (path) says = `${says}, ⚠ ${path}`;
+      if (path) says = `${says}, ⚠ path degraded`;
       if (found) says = `⚠ ${found.words}: ${says}`;
     }
     for (const words of [pipe.label, pipe.words]) {

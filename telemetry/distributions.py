@@ -173,11 +173,7 @@ def _chunks(
           AND landed_at <= %(landed_until)s
         ORDER BY layout_id, start
         """,
-        **{
-            **shared,
-            "ids": sorted({layout_id for layout_id, _ in spans}),
-            "from": tables.utc(since_s),
-        },
+        **{**shared, "ids": ids, "from": tables.utc(since_s)},
         reach=tables.utc(since_s - chunks.SPAN_S),
     ):
         found = tables.split(numbers, ends, data)

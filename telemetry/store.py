@@ -273,6 +273,10 @@ def _newest_landed(
         yield layout_id, at_s, _Landed(received_s, body)
 
 
+_LONG_BINS: Final = 60
+"""With more bins than that, those before the oldest row of a layout are worth finding out."""
+
+
 def _landed_by_bin(
     known: Places, since_s: float, until_s: float, bin_s: float
 ) -> Iterator[tuple[int, _Landed]]:
@@ -291,7 +295,14 @@ def _landed_by_bin(
             ORDER BY at DESC LIMIT 1
         ) ends
         CROSS JOIN LATERAL generate_series(
-            0, ceil(extract(epoch FROM ends.at - %(since)s) / %(width_s)s)::int - 1
+            CASE WHEN %(is_long)s THEN (
+                SELECT ceil(extract(epoch FROM at - %(since)s) / %(width_s)s)::int - 1
+                FROM telemetry_landing
+                WHERE layout_id = wanted.id AND at > %(since)s AND at <= ends.at
+                  AND landed_at >= (SELECT floor FROM telemetry_compaction)
+                ORDER BY at LIMIT 1
+            ) ELSE 0 END,
+            ceil(extract(epoch FROM ends.at - %(since)s) / %(width_s)s)::int - 1
         ) AS bin
         CROSS JOIN LATERAL (
             SELECT received_at, body FROM telemetry_landing
@@ -306,6 +317,7 @@ def _landed_by_bin(
         until=tables.utc(until_s + layouts.MOMENT_S),
         width=timedelta(seconds=bin_s),
         width_s=bin_s,
+        is_long=until_s - since_s > _LONG_BINS * bin_s,
     ):
         yield layout_id, _Landed(received_s, body)
 

@@ -162,7 +162,9 @@ def summary(report: wire.AgentReport) -> str:
     for source in report.sources:
         what = " ".join(part for part in (source.engine, source.engine_version) if part)
         took = "" if source.read_s is None else f" in {source.read_s:.3f} s"
-        lines.append(f"{source.kind} {source.id}: {what or 'unknown'}, {source.state}{took}")
+        if source.kind != "link":  # what measures a link is in its entry
+            what = f"{what or 'unknown'}, "
+        lines.append(f"{source.kind} {source.id}: {what}{source.state}{took}")
         if source.error:
             lines.append(f"  error: {source.error}")
         if source.state == "ok":

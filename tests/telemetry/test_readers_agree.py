@@ -164,7 +164,7 @@ def near(found: dict[str, Any], wanted: dict[str, Any]) -> None:
     for signal, values in wanted.items():
         assert [v is None for v in found[signal]] == [v is None for v in values], signal
         for value, want in zip(found[signal], values, strict=True):
-            assert want is None or value == pytest.approx(want, rel=1e-5), signal
+            assert want is None or value == pytest.approx(want, rel=1e-3), signal  # of roll-ups
 
 
 @given(data=st.data())

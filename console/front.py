@@ -50,7 +50,8 @@ _SIMPLE: Final = frozenset(
         b"x-request-id",
     )
 )
-_REASONS: Final = {200: "OK", 403: "Forbidden", 408: "Request Timeout", 409: "Conflict", 413: "Content Too Large",
+_REASONS: Final = {200: "OK", 403: "Forbidden", 408: "Request Timeout", 409: "Conflict",
+                   413: "Content Too Large",
                    415: "Unsupported Media Type", 422: "Unprocessable Content",
                    500: "Internal Server Error", 503: "Service Unavailable"}  # fmt: skip
 

@@ -174,13 +174,15 @@ def _silent(findings: Iterable[Finding], now_s: float) -> Iterable[Gap]:
     for finding in findings:
         kind, _, rest = finding.key.partition(":")
         why = finding.sentence(now_s)
-        if kind == "agent":
+        if kind in ("agent", "agents"):
             back = (
                 Step("On its host, see how it is, where systemd runs it.", STATUS),
                 Step("See whether it still reads its sources.", TRY),
                 Step("Start it again, where nothing else does.", AGENT),
             )
-            title = f"Bring agent {rest} back"
+            # Many are one finding, which begins with their number.
+            n_agents = finding.what.partition(" ")[0]
+            title = f"Bring agent {rest} back" if rest else f"Bring {n_agents} agents back"
             several = "Bring {n} agents back"
             yield Gap(finding.key, finding.tone, title, why, back, several=several)
         elif kind == "silent":

@@ -87,10 +87,15 @@ class Pools:
         return sum(found) if found else None
 
     def kv_usage_ratio(self, place: str, role: str) -> float | None:
-        """The mean used share of KV memory; instances of a pool are of one profile."""
+        """The mean used share of KV memory; instances of a pool are of one profile.
+
+        It guards the step that takes an instance away, so one that does not tell its share is
+        taken as full (R-01). None where none tells.
+        """
         used = [_kv_load(_signals(r)) for r in self._evidence(place, role)]
-        known = [ratio for ratio in used if ratio is not None]
-        return sum(known) / len(known) if known else None
+        if all(ratio is None for ratio in used):
+            return None
+        return sum(1.0 if ratio is None else ratio for ratio in used) / len(used)
 
     def preemptions_per_s(self, place: str, role: str) -> float | None:
         """How often a second the pool put a request back, over the readings at hand."""

@@ -36,6 +36,14 @@ _ADVICE_EXACT = ("mode", "n_prefill", "n_decode", "cache_mode", "max_remote_in_f
 def run_tick(fleet_name: str, *, now: datetime.datetime, tick_s: float) -> Tick | None:
     """The tick of the interval that holds `now`, or None if somebody else has written it."""
     started_s = time.perf_counter()
+    # Readings are read before the transaction, which would hold their tables until its end: who
+    # adds or drops a partition waits for that, and every batch that lands waits behind.
+    fleet = Fleet.objects.get(pk=fleet_name)
+    newest = fleets.newest_tick(fleet)
+    if _next_seq(newest, now, tick_s) is None:
+        return None
+    seen_with = (fleet.scenario, newest)
+    seen = _seen(fleet, newest, now)
     with transaction.atomic():
         # NO KEY: acks insert rows that refer to the fleet, and must not wait for a tick.
         fleet = Fleet.objects.select_for_update(no_key=True).get(pk=fleet_name)
@@ -43,16 +51,12 @@ def run_tick(fleet_name: str, *, now: datetime.datetime, tick_s: float) -> Tick 
         seq = _next_seq(newest, now, tick_s)
         if seq is None:
             return None
+        if (fleet.scenario, newest) != seen_with:
+            seen = _seen(fleet, newest, now)
         commands.expire_holds(fleet=fleet, now=now)
         policy = Policy.objects.get(fleet=fleet)
         scenario = fleets.scenario_of(fleet)
         memory = fleets.memory_after(newest)
-        seen = observe(
-            fleet.pk,
-            scenario,
-            at_s=now.timestamp(),
-            lengths_since_s=memory.lengths_since_s,
-        )
         observation = link_breakers.with_resets(_with_role_changes(seen, fleet), fleet)
         running = fleets.newest_adopted(fleet)
         verdict = _verdict(fleet, policy, scenario, observation, running, memory, now)
@@ -74,6 +78,15 @@ def run_tick(fleet_name: str, *, now: datetime.datetime, tick_s: float) -> Tick 
         for message in _messages(fleet, tick, decision, in_force):
             transaction.on_commit(partial(announce.publish, message))
     return tick
+
+
+def _seen(fleet: Fleet, newest: Tick | None, now: datetime.datetime) -> Observation:
+    return observe(
+        fleet.pk,
+        fleets.scenario_of(fleet),
+        at_s=now.timestamp(),
+        lengths_since_s=fleets.memory_after(newest).lengths_since_s,
+    )
 
 
 def _next_seq(newest: Tick | None, now: datetime.datetime, tick_s: float) -> int | None:

@@ -104,7 +104,8 @@ class Ingest:
         """Take a whole body that needs nobody to wait for: the common case, without a task.
 
         None where it does (an unknown token or encoding, a large body): `__call__` then does the
-        same, slowly. Raises Refused or Unavailable. Call `answer` once the batch's outcome is there.
+        same, slowly. Raises Refused or Unavailable. Call `answer` once the batch's outcome is
+        there.
         """
         received_s = self._clock()
         secret = tokens.bearer(headers.get(b"authorization", b"").decode("latin-1"))

@@ -134,8 +134,7 @@ def _without_row(
     level: Level, due: Sequence[tuple[int, int, datetime]], old: datetime
 ) -> list[tuple[int, int, datetime]]:
     """Spans to roll up: of those before `old` only such as have no row, which would be lost."""
-    late = [span for span in due if span[2] < old]
-    if not late:
+    if not (late := [span for span in due if span[2] < old]):
         return list(due)
     with connection.cursor() as cursor:
         cursor.execute(
@@ -434,9 +433,8 @@ def _histogram_gains(
     lives: npt.NDArray[np.int64] | None,
     start_s: float,
 ) -> dict[chunks.Slot, tuple[Matrix, Matrix]]:
-    unordered = None
+    unordered = np.zeros(ordered.shape, np.int64)
     if lives is not None:  # by the rows of `parts`, as the histograms are
-        unordered = np.empty_like(lives)
         np.put_along_axis(unordered, ordered, lives, axis=0)
     seen: dict[chunks.Slot, list[tuple[Matrix, Matrix, Matrix, npt.NDArray[np.int64]]]] = {}
     first = 0
@@ -448,9 +446,7 @@ def _histogram_gains(
         at_s = chunks.times(part)
         found = chunks.histograms(part.columns[name], part.n_ticks)
         for j, slot in enumerate(found.slots):
-            own = (
-                np.zeros(part.n_ticks, np.int64) if unordered is None else unordered[rows, slot[0]]
-            )
+            own = unordered[rows, slot[0]]
             seen.setdefault(slot, []).append(
                 (at_s[:, slot[0]], found.counts[j], found.sums[:, j], own)
             )

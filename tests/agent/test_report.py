@@ -262,3 +262,9 @@ async def test_a_batch_goes_out_even_if_there_is_nothing_to_read_yet(
         await asyncio.sleep(0.3)
     assert len(console.batches) < 4
     assert console.batches[0].report.sources == []
+
+
+def test_a_link_has_no_engine_to_be_unknown() -> None:
+    source = wire.SourceReport(kind="link", id="a->b", read_s=0.5, found=["tx_gbps"])
+    said = summary(wire.AgentReport(sources=[source]))
+    assert said == "link a->b: ok in 0.500 s\n  found 1: tx_gbps"

@@ -401,7 +401,18 @@ def test_many_gaps_of_one_kind_are_one_and_hide_no_other(viewer: Client) -> None
     html = viewer.get("/fleets/f1/onboarding/").content.decode()
     titles = re.findall("<h3 class=.*?>(.*?)</h3>", html)
     assert titles == ["Bring 30 agents back", "Give a1 more room"]
-    assert "The same holds for 29 more." in words(html)
+    assert "30 agents (b11, b12, b13 and 27 more) have been silent" in words(html)
+
+
+def test_a_few_silent_agents_of_one_kind_are_one_gap_too(viewer: Client) -> None:
+    make_fleet()
+    case.well(n_pd=4)
+    for n in range(5, 9):
+        case.source(f"f1/pd/h20-{n}", by=f"b{n}", silent_s=90)
+        case.agent(f"b{n}", silent_s=90)
+    found = page(viewer)
+    assert "Bring 4 agents back" in found
+    assert "The same holds for 3 more." in found
 
 
 def test_sources_are_filtered_and_paged_with_trouble_first(viewer: Client) -> None:

@@ -42,7 +42,7 @@ def pools(*readings: Reading) -> Pools:
 
 
 def test_kv_memory_is_the_mean_of_those_read_and_warm() -> None:
-    """A silent or a young instance says nothing, and one that tells none is not at zero."""
+    """A silent or a young instance says nothing, and one that tells none is taken as full."""
     seen = pools(
         reading("d0", kv_cache_usage_ratio=0.9),
         reading("d1", kv_cache_usage_ratio=0.5),
@@ -51,11 +51,17 @@ def test_kv_memory_is_the_mean_of_those_read_and_warm() -> None:
         reading("d4", up_s=30.0, kv_cache_usage_ratio=0.0),
         reading("p0", role="prefill", kv_cache_usage_ratio=0.1),
     )
-    assert seen.kv_usage_ratio("f1/pd/", "decode") == pytest.approx(0.7)
+    assert seen.kv_usage_ratio("f1/pd/", "decode") == pytest.approx(0.8)
     assert seen.silent("f1/pd/", "decode") == ("f1/pd/d3",)
     assert seen.warming("f1/pd/", "decode") == ("f1/pd/d4",)
     assert seen.count("f1/pd/", "decode") == 5
     assert pools(reading("d2")).kv_usage_ratio("f1/pd/", "decode") is None
+
+
+def test_an_instance_that_does_not_tell_its_memory_is_taken_as_full() -> None:
+    """R-01: missing is full where a machine may be taken away."""
+    seen = pools(reading("d0", kv_cache_usage_ratio=0.2), reading("d1"))
+    assert seen.kv_usage_ratio("f1/pd/", "decode") == pytest.approx(0.6)
 
 
 @pytest.mark.parametrize(

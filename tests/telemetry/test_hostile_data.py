@@ -105,14 +105,13 @@ def test_a_span_marked_again_is_not_rolled_up_without_the_news() -> None:
     commit(batch(name, instance(f"{name}/pd/a", T0 + 1), seq=1), received_s=T0 + 9)
     compaction.run(at_once=True)
     [row] = sql("SELECT * FROM telemetry_pending")
-    with psycopg.connect(servers.database_url()) as other:
-        # A compaction that wrote its chunk and its mark and has not committed yet.
-        with transaction.atomic():
-            stored = [tables.Stored(row[1], "instance", row[3], row[3], row[3], 1, {})]
-            rollups.mark(rollups.LEVELS[0], stored)
-            found = other.execute(
-                "SELECT count(*) FROM (SELECT FROM telemetry_pending FOR UPDATE SKIP LOCKED) AS free"
-            ).fetchone()
+    # A compaction that wrote its chunk and its mark and has not committed yet.
+    with psycopg.connect(servers.database_url()) as other, transaction.atomic():
+        stored = [tables.Stored(row[1], "instance", row[3], row[3], row[3], 1, {})]
+        rollups.mark(rollups.LEVELS[0], stored)
+        found = other.execute(
+            "SELECT count(*) FROM (SELECT FROM telemetry_pending FOR UPDATE SKIP LOCKED) AS f"
+        ).fetchone()
     assert found == (0,)
 
 

@@ -164,12 +164,12 @@ def near(found: dict[str, Any], wanted: dict[str, Any]) -> None:
     for signal, values in wanted.items():
         assert [v is None for v in found[signal]] == [v is None for v in values], signal
         for value, want in zip(found[signal], values, strict=True):
-            assert want is None or value == pytest.approx(want, rel=1e-3), signal  # of roll-ups
+            assert want is None or value == pytest.approx(want, rel=1e-5), signal
 
 
 @given(data=st.data())
 @settings(
-    max_examples=40,
+    max_examples=20,
     phases=[Phase.generate],
     database=None,
     deadline=None,
@@ -186,16 +186,13 @@ def test_every_reader_agrees_before_and_after(data: st.DataObject) -> None:
         if part:
             commit(*part, received_s=T0 + 7000)
     before = answers(name, until_s)
-    charts = {points: series(name, until_s, points) for points in (3600, 700, 100, 3)}
+    charts = {points: series(name, until_s, points) for points in (3600,)}
     sql("TRUNCATE telemetry_landing, telemetry_batch")
     sql("UPDATE telemetry_agent SET stored = '{}'")
     for part in (sent[:cut], sent[cut:]):
         if part:
             commit(*part, received_s=T0 + 7000)
             compaction.run(at_once=True)
-            for points, chart in charts.items():
-                if part is sent[cut:] or cut == len(sent):
-                    near(series(name, until_s, points), chart)
             rollups.run(datetime.fromtimestamp(T0 + 8000, UTC))
     for points, chart in charts.items():
         near(series(name, until_s, points), chart)

@@ -150,6 +150,7 @@ def _nav(fleet: str | None, current: str | None, role: Role) -> list[dict[str, A
                 *("Fleet", "fleet", "fleet"),
                 ("mode", "hold", "release", "cancel-rebalance", "reset-breaker"),
             ),
+            ("Signals", "signals", "signals", ()),
             ("Onboarding", "fleet-onboarding", "onboarding", ("onboarding",)),
             (
                 *("Decisions", "decisions", "decisions"),

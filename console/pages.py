@@ -5,7 +5,16 @@ from __future__ import annotations
 from django.contrib.auth.views import LoginView, LogoutView
 from django.urls import path
 
-from console import backtests, changes, onboarding, planner, request_simulator, undoing, views
+from console import (
+    backtests,
+    changes,
+    onboarding,
+    planner,
+    request_simulator,
+    signals,
+    undoing,
+    views,
+)
 
 urlpatterns = [
     path(
@@ -18,6 +27,7 @@ urlpatterns = [
     path("fleets/<slug:fleet>/", views.overview, name="fleet-overview"),
     path("fleets/<slug:fleet>/fleet/", views.fleet_page, name="fleet"),
     path("fleets/<slug:fleet>/onboarding/", onboarding.fleet_page, name="fleet-onboarding"),
+    path("fleets/<slug:fleet>/signals/", signals.page, name="signals"),
     path("fleets/<slug:fleet>/planner/", planner.page, name="planner"),
     path("fleets/<slug:fleet>/request/", request_simulator.page, name="request"),
     path("fleets/<slug:fleet>/backtests/", backtests.page, name="backtests"),

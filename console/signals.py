@@ -22,7 +22,7 @@ from console.context import DEFAULT_RANGE, RANGES
 from console.figures import stamp
 from console.onboarding_steps import TRY
 from console.roles import readable
-from console.signal_words import ROLES, SIGNALS, Signal
+from console.signal_words import ROLES, SIGNALS
 from routing.models import Fleet
 from telemetry import history
 from telemetry.models import Source

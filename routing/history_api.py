@@ -48,6 +48,9 @@ class HistoryQuery(queries.Query):
     prefix = serializers.CharField(
         required=False, default="", allow_blank=True, help_text="Of the sources' ids."
     )
+    role = serializers.ChoiceField(
+        choices=("prefill", "decode", "both"), required=False, help_text="Of instances, the newest."
+    )
     paths = serializers.CharField(required=False, help_text="Ids, comma separated.")
     start_s = serializers.FloatField(required=False, help_text="Epoch seconds; default 1 h ago.")
     end_s = serializers.FloatField(required=False, help_text="Epoch seconds; default now.")
@@ -68,7 +71,7 @@ class BandsQuery(HistoryQuery):
     )
 
 
-class QuantilesQuery(BandsQuery):
+class KeyQuery(HistoryQuery):
     """Of a labelled histogram, which of its keys."""
 
     key = serializers.CharField(
@@ -76,7 +79,11 @@ class QuantilesQuery(BandsQuery):
     )
 
 
-class HeatQuery(HistoryQuery):
+class QuantilesQuery(KeyQuery, BandsQuery):
+    """Which quantiles of which observations."""
+
+
+class HeatQuery(KeyQuery):
     """Into how many levels of value the sources of each bin are counted."""
 
     levels = serializers.IntegerField(required=False, default=20, min_value=2, max_value=MAX_LEVELS)
@@ -181,6 +188,8 @@ class _View(Queried):
             sources = Source.objects.filter(kind=asked["kind"], path__startswith=asked["prefix"])
             if fleet is not None:
                 sources = sources.filter(path__startswith=f"{fleet}/")
+            if "role" in asked:
+                sources = sources.filter(role=asked["role"])
             paths = list(sources.order_by("path").values_list("path", flat=True)[: MAX_PATHS + 1])
         if len(paths) > MAX_PATHS:
             raise ValidationError({"prefix": [f"more than {MAX_PATHS} sources: narrow it"]})

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from django.db import connection, transaction
 
-from telemetry import bodies, chunks, layouts, rollups, tables
+from telemetry import bins, bodies, chunks, layouts, rollups, tables
 from telemetry.landing import LANDING_LOCK
 from telemetry.partitions import LANDING
 
@@ -59,7 +59,9 @@ def _take_cut() -> datetime:
     """A moment before which nothing will land any more."""
     with transaction.atomic(), connection.cursor() as cursor:
         cursor.execute("SELECT pg_advisory_xact_lock(%s)", [LANDING_LOCK])
-        cursor.execute("SELECT greatest(clock_timestamp(), landed_until) FROM telemetry_compaction")
+        cursor.execute(
+            "UPDATE telemetry_compaction SET cut = greatest(clock_timestamp(), cut) RETURNING cut"
+        )
         [(cut,)] = cursor.fetchall()
         assert isinstance(cut, datetime)
         return cut
@@ -96,7 +98,7 @@ def _compact(until: datetime) -> int:
                     made += _stored(layout_id, rows, until)
                 if made:
                     tables.copy_in("telemetry_chunk", made)
-                    rollups.mark(rollups.LEVELS[0], made)
+                    rollups.mark(bins.LEVELS[0], made)
             cursor.execute("UPDATE telemetry_compaction SET landed_until = %s", [until])
     except BaseException:
         tables.NAMES.forget()

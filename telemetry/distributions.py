@@ -15,11 +15,11 @@ from typing import Any, Final
 import numpy as np
 from django.db import connection
 
-from telemetry import bodies, chunks, history, layouts, rollups, tables
+from telemetry import bins, bodies, chunks, history, layouts, tables
 from telemetry.columns import Matrix
 from telemetry.store import QueryError
 
-_LEVEL: Final = rollups.LEVELS[0]
+_LEVEL: Final = bins.LEVELS[0]
 _RAW: Final = (chunks.AT, chunks.EPOCH)
 
 
@@ -63,9 +63,10 @@ def read(
     start_s = math.floor(since_s / bin_s) * bin_s
     n_bins = max(1, math.ceil((until_s - start_s) / bin_s))
     folded = _Folded(start_s, bin_s, n_bins, key)
-    targets = history.targets_of(kind, paths, since_s=start_s)
-    if targets:
-        _fill(folded, kind, signal, targets)
+    with tables.one_moment():
+        targets = history.targets_of(kind, paths, since_s=start_s)
+        if targets:
+            _fill(folded, kind, signal, targets)
     return folded.largest()
 
 
@@ -118,7 +119,7 @@ def _fill(folded: _Folded, kind: str, signal: str, targets: dict[int, history.Ta
         for layout_id, n_ticks, start_s, column in history.rollup_rows(_LEVEL, shared):
             folded.add(start_s, column, n_ticks, wanted[layout_id])
             rolled.add((layout_id, start_s))
-    raw: dict[int, list[rollups.Finer]] = {}
+    raw: dict[int, list[bins.Finer]] = {}
     landed = dict(_landed(kind, signal, targets, shared))
     # What landed late for a span that is rolled up counts once it is compacted.
     spans = ({*_pending(shared)} | _spans(kind, landed)) - rolled
@@ -127,12 +128,12 @@ def _fill(folded: _Folded, kind: str, signal: str, targets: dict[int, history.Ta
     for layout_id, finer in (*_chunks(signal, targets, spans, shared), *landed.items()):
         raw.setdefault(layout_id, []).append(finer)
     for layout_id, start_s in sorted(spans):
-        made = rollups.from_chunks(_LEVEL, kind, raw.get(layout_id, []), start_s)
+        made = bins.from_chunks(_LEVEL, kind, raw.get(layout_id, []), start_s)
         if signal in made:
             folded.add(start_s, made[signal], _LEVEL.n_bins, wanted[layout_id])
 
 
-def _spans(kind: str, landed: dict[int, rollups.Finer]) -> set[tuple[int, float]]:
+def _spans(kind: str, landed: dict[int, bins.Finer]) -> set[tuple[int, float]]:
     found = set()
     for layout_id, finer in landed.items():
         chunk = chunks.Chunk(kind, finer.n_ticks, finer.n_sources, 0.0, 0.0, finer.columns)
@@ -160,9 +161,9 @@ def _chunks(
     targets: dict[int, history.Target],
     spans: set[tuple[int, float]],
     shared: dict[str, Any],
-) -> Iterator[tuple[int, rollups.Finer]]:
+) -> Iterator[tuple[int, bins.Finer]]:
     """The raw chunks of spans that are not rolled up, and what came shortly before them."""
-    since_s = min(start_s for _, start_s in spans) - rollups.BEFORE_S
+    since_s = min(start_s for _, start_s in spans) - bins.BEFORE_S
     ids = sorted({layout_id for layout_id, _ in spans})
     for layout_id, start_s, n_ticks, numbers, ends, data in _rows(
         """
@@ -178,21 +179,21 @@ def _chunks(
     ):
         found = tables.split(numbers, ends, data)
         kept = {name: found[name] for name in (*_RAW, signal) if name in found}
-        yield layout_id, rollups.Finer(start_s, n_ticks, targets[layout_id].n_sources, kept)
+        yield layout_id, bins.Finer(start_s, n_ticks, targets[layout_id].n_sources, kept)
 
 
 def _landed(
     kind: str, signal: str, targets: dict[int, history.Target], shared: dict[str, Any]
-) -> Iterator[tuple[int, rollups.Finer]]:
+) -> Iterator[tuple[int, bins.Finer]]:
     """What landed since the last compaction, as one chunk a layout."""
-    earlier = tables.utc(shared["since"].timestamp() - rollups.BEFORE_S)
+    earlier = tables.utc(shared["since"].timestamp() - bins.BEFORE_S)
     for layout_id, packed in history.landed({**shared, "since": earlier}):
         rows = [chunks.Row(0.0, bodies.unpack(body)) for body in packed]
         rows.sort(key=lambda row: layouts.samples(row.batch, kind)[0].at_s)
         chunk = chunks.build(kind, rows)
         if chunk is not None:
             kept = {n: chunk.columns[n] for n in (*_RAW, signal) if n in chunk.columns}
-            yield layout_id, rollups.Finer(chunk.at_min_s, chunk.n_ticks, chunk.n_sources, kept)
+            yield layout_id, bins.Finer(chunk.at_min_s, chunk.n_ticks, chunk.n_sources, kept)
 
 
 def _rows(sql: str, **parameters: Any) -> list[Any]:

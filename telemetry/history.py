@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 from django.db import connection
 
-from telemetry import bodies, chunks, columns, layouts, rollups, tables
+from telemetry import bins, bodies, chunks, columns, layouts, tables
 from telemetry.columns import Matrix
 from telemetry.store import QueryError, layouts_since
 
@@ -99,9 +99,10 @@ def read(
             value=max_points,
         )
     folded = _Folded.empty(signal, start_s, bin_s, n_bins, len(paths))
-    targets = targets_of(kind, paths, since_s=start_s)
-    if targets:
-        _fill(folded, kind, targets)
+    with tables.one_moment():
+        targets = targets_of(kind, paths, since_s=start_s)
+        if targets:
+            _fill(folded, kind, targets)
     return History(start_s, bin_s, tuple(paths), folded.values())
 
 
@@ -260,7 +261,7 @@ def _fill(folded: _Folded, kind: str, targets: dict[int, Target]) -> None:
     }
     if shared["number"] is not None and shared["at_number"] is not None:
         level = next(
-            (level for level in reversed(rollups.LEVELS) if folded.bin_s % level.bin_s == 0), None
+            (level for level in reversed(bins.LEVELS) if folded.bin_s % level.bin_s == 0), None
         )
         _add_columns(folded, targets, level, shared)
     _add_landed(folded, kind, targets, shared)
@@ -269,15 +270,15 @@ def _fill(folded: _Folded, kind: str, targets: dict[int, Target]) -> None:
 def _add_columns(
     folded: _Folded,
     targets: dict[int, Target],
-    level: rollups.Level | None,
+    level: bins.Level | None,
     shared: dict[str, Any],
 ) -> None:
     if level is None:
         _add_chunks(folded, targets, shared, pending=False)
         return
     _add_rollups(folded, targets, level, rollup_rows(level, shared))
-    if level is rollups.LEVELS[1]:
-        finer = rollups.LEVELS[0]
+    if level is bins.LEVELS[1]:
+        finer = bins.LEVELS[0]
         rows = rollup_rows(finer, shared, waiting_for=level)
         _add_rollups(folded, targets, finer, rows)
     _add_chunks(folded, targets, shared, pending=True)
@@ -286,38 +287,50 @@ def _add_columns(
 def _add_rollups(
     folded: _Folded,
     targets: dict[int, Target],
-    level: rollups.Level,
+    level: bins.Level,
     rows: Sequence[tuple[int, int, float, bytes]],
 ) -> None:
     for layout_id, n_bins, start_s, column in rows:
         target = targets[layout_id]
-        mean, count = rollups.mean_and_count(column, n_bins, target.n_sources)
+        mean, count = bins.mean_and_count(column, n_bins, target.n_sources)
         if not target.is_whole:
             mean, count = mean[:, target.sources], count[:, target.sources]
         folded.add_bins(start_s, level.bin_s, mean, count, target.places)
 
 
-_PENDING: Final = """
+_WAITS: Final = """
     EXISTS (
         SELECT FROM telemetry_pending p
-        WHERE p.table_name = {table} AND p.layout_id = row.layout_id AND p.kind = row.kind
-          AND p.start = {start}
+        WHERE p.layout_id = row.layout_id AND p.kind = row.kind
+          AND ((p.table_name = %(table)s AND p.start = row.start)
+            OR (p.table_name = %(finer)s AND p.start >= {start} AND p.start < {end})
+            OR (p.table_name = %(coarser)s AND p.start = {start}))
     )
 """
 
 
 def rollup_rows(
-    level: rollups.Level, shared: dict[str, Any], *, waiting_for: rollups.Level | None = None
+    level: bins.Level, shared: dict[str, Any], *, waiting_for: bins.Level | None = None
 ) -> list[tuple[int, int, float, bytes]]:
-    """(layout, bins, start, column) of spans that have no news waiting.
+    """(layout, bins, start, column) of spans that have no news waiting, nor any finer span in them.
 
-    `waiting_for`: only those whose coarser span has, so that it is read here instead.
+    `waiting_for`: those of settled spans whose coarser one is not, so that it is read here instead.
     """
-    settled = "NOT " + _PENDING.format(table="%(table)s", start="row.start")
+    finer = bins.LEVELS[0] if level is bins.LEVELS[1] else None
+    own = _WAITS.format(
+        start="row.start", end=f"row.start + interval '{level.span_s} s'" if finer else "row.start"
+    )
+    settled = f"NOT {own}"
     if waiting_for is not None:
-        coarser = f"to_timestamp(floor(extract(epoch FROM row.start) / {waiting_for.span_s})"
-        coarser += f" * {waiting_for.span_s})"
-        settled += " AND " + _PENDING.format(table="%(coarser)s", start=coarser)
+        start = f"to_timestamp(floor(extract(epoch FROM row.start) / {waiting_for.span_s})"
+        start += f" * {waiting_for.span_s})"
+        end = f"{start} + interval '{waiting_for.span_s} s'"
+        coarse = _WAITS.format(start=start, end=end)
+        settled = (
+            "NOT EXISTS (SELECT FROM telemetry_pending p WHERE p.layout_id = row.layout_id"
+            " AND p.kind = row.kind AND p.table_name = %(table)s AND p.start = row.start)"
+            f" AND {coarse}"
+        )
     return _rows(
         f"""
         SELECT layout_id, n_ticks, extract(epoch FROM start)::float8, part FROM (
@@ -330,6 +343,7 @@ def rollup_rows(
         **shared,
         reach=tables.utc(shared["since"].timestamp() - level.span_s),
         table=level.table,
+        finer=(finer or level).table if waiting_for is None else level.table,
         coarser=waiting_for.table if waiting_for else "",
     )
 
@@ -339,7 +353,7 @@ def _add_chunks(
 ) -> None:
     """Raw chunks; `pending`: only readings whose roll-up waits."""
     spans: dict[int, set[float]] = {}
-    level = rollups.LEVELS[0]
+    level = bins.LEVELS[0]
     if pending:
         for layout_id, start_s in _rows(
             """

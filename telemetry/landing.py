@@ -102,7 +102,7 @@ _STORE: Final = f"""
     landed AS (
         INSERT INTO telemetry_landing (layout_id, landed_at, at, received_at, body)
         SELECT row.layout_id,
-            greatest(clock_timestamp(), (SELECT landed_until FROM telemetry_compaction)),
+            greatest(clock_timestamp(), (SELECT cut FROM telemetry_compaction)),
             row.at, incoming.received_at, row.body
         FROM stored JOIN incoming USING (agent, boot, seq)
         JOIN unnest(%s::int[], %s::bigint[], %s::timestamptz[], %b::bytea[])

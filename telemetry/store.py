@@ -87,18 +87,19 @@ def latest(kind: str, *, prefix: str = "", now_s: float, within_s: float = 3600.
     """
     known = Places.of(kind, prefix, since_s=now_s - within_s)
     since_s, until_s = now_s - within_s, now_s + FUTURE_S
-    newest: dict[str, Reading] = {}
+    newest: dict[str, tuple[float, int, Reading]] = {}
     [(floor_s,)] = _rows("SELECT extract(epoch FROM floor)::float8 FROM telemetry_compaction")
     silent = known.ids
     for layout_id, at_s, row in _newest_landed(known, since_s, until_s):
-        _keep_newest(newest, known.readings(layout_id, row, since_s, until_s))
+        _keep_newest(newest, layout_id, known.readings(layout_id, row, since_s, until_s))
         # What landed late is not what is newest: chunks may hold newer.
         if at_s > floor_s + FUTURE_S:
             silent.discard(layout_id)
     for layout_id, chunk in _newest_chunks(known, silent, since_s, until_s):
         rows = _last_of_bins(chunk, since_s, until_s, until_s - since_s)
-        _keep_newest(newest, known.of_chunk(layout_id, chunk, rows, since_s, until_s))
-    return [newest[path] for path in sorted(newest) if newest[path].state != "gone"]
+        readings = known.of_chunk(layout_id, chunk, rows, since_s, until_s)
+        _keep_newest(newest, layout_id, readings)
+    return [newest[path][2] for path in sorted(newest) if newest[path][2].state != "gone"]
 
 
 def window(
@@ -108,22 +109,23 @@ def window(
     if bin_s <= 0:
         raise QueryError("must be positive", field="bin_s", value=bin_s)
     known = Places.of(kind, prefix, since_s=since_s)
-    last: dict[str, dict[int, Reading]] = {}
+    last: dict[str, dict[int, tuple[float, int, Reading]]] = {}
 
-    def keep(readings: Iterable[Reading]) -> None:
+    def keep(layout_id: int, readings: Iterable[Reading]) -> None:
         for reading in readings:
             bins = last.setdefault(reading.path, {})
             place = math.ceil((reading.at_s - since_s) / bin_s)
             before = bins.get(place)
-            if before is None or before.at_s <= reading.at_s:
-                bins[place] = reading
+            # The layout breaks ties: the answer must not depend on where a batch lies by now.
+            if before is None or before[:2] <= (reading.at_s, layout_id):
+                bins[place] = (reading.at_s, layout_id, reading)
 
     for layout_id, chunk in _chunks_of(known, since_s, until_s):
         rows = _last_of_bins(chunk, since_s, until_s, bin_s)
-        keep(known.of_chunk(layout_id, chunk, rows, since_s, until_s))
+        keep(layout_id, known.of_chunk(layout_id, chunk, rows, since_s, until_s))
     for layout_id, row in _landed_by_bin(known, since_s, until_s, bin_s):
-        keep(known.readings(layout_id, row, since_s, until_s))
-    return {path: [bins[place] for place in sorted(bins)] for path, bins in sorted(last.items())}
+        keep(layout_id, known.readings(layout_id, row, since_s, until_s))
+    return {path: [bins[place][2] for place in sorted(bins)] for path, bins in sorted(last.items())}
 
 
 _seen_layouts: dict[int, layouts.Layout] = {}
@@ -243,11 +245,13 @@ def _landed_readings(kind: str, row: _Landed) -> list[Reading]:
     return found
 
 
-def _keep_newest(newest: dict[str, Reading], readings: Iterator[Reading]) -> None:
+def _keep_newest(
+    newest: dict[str, tuple[float, int, Reading]], layout_id: int, readings: Iterable[Reading]
+) -> None:
     for reading in readings:
         known = newest.get(reading.path)
-        if known is None or reading.at_s >= known.at_s:
-            newest[reading.path] = reading
+        if known is None or known[:2] <= (reading.at_s, layout_id):
+            newest[reading.path] = (reading.at_s, layout_id, reading)
 
 
 def _newest_landed(

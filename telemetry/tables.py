@@ -6,7 +6,8 @@ numbers and a query can cut one column out of it in the database.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -147,6 +148,18 @@ def cut(number: str) -> str:
         f"CASE WHEN {place} IS NOT NULL THEN"
         f" substring(data FROM {start} + 1 FOR ends[{place}] - {start}) END"
     )
+
+
+@contextmanager
+def one_moment() -> Iterator[None]:
+    """All queries inside see the tables as they were at one moment, whatever is moved meanwhile."""
+    if connection.in_atomic_block:
+        yield
+        return
+    with transaction.atomic():
+        with connection.cursor() as cursor:
+            cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+        yield
 
 
 def utc(at_s: float) -> datetime:

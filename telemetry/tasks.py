@@ -25,8 +25,8 @@ def keep_partitions() -> None:
 @shared_task(name="telemetry.compact")
 def compact() -> None:
     """Turn what landed into chunks and roll-ups."""
+    compaction.settle_sequences(timezone.now())
     n_batches = compaction.run()
     n_spans = rollups.run(timezone.now())
-    compaction.settle_sequences(timezone.now())
     if n_batches or n_spans:
         log.info("telemetry: %d batches compacted, %d spans rolled up", n_batches, n_spans)

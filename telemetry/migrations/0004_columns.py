@@ -37,10 +37,12 @@ _TABLES = """
     CREATE TABLE telemetry_compaction (
         only_one boolean PRIMARY KEY DEFAULT true CHECK (only_one),
         landed_until timestamptz NOT NULL,
-        floor timestamptz NOT NULL
+        floor timestamptz NOT NULL,
+        -- Nothing lands before it, whatever the clock says.
+        cut timestamptz NOT NULL
     );
-    INSERT INTO telemetry_compaction (landed_until, floor)
-        VALUES ('epoch'::timestamptz, 'epoch'::timestamptz);
+    INSERT INTO telemetry_compaction (landed_until, floor, cut)
+        VALUES ('epoch'::timestamptz, 'epoch'::timestamptz, 'epoch'::timestamptz);
 
     -- Which sequence numbers of its present boot are stored; `compaction` moves them here from
     -- telemetry_batch.

@@ -27,7 +27,7 @@ ARGUMENTS = {"fleet": "f1"} | dict.fromkeys(
 LOOKING = {
     *("login", "logout", "overview", "fleet-overview", "fleet"),
     *("decisions", "decision", "tick", "planner", "backtests", "backtest", "request", "audit"),
-    *("onboarding", "fleet-onboarding"),
+    *("onboarding", "fleet-onboarding", "signals"),
 }
 CHANGING = sorted(entry.name for entry in pages.urlpatterns if entry.name not in LOOKING)
 HELD = {

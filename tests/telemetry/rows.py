@@ -68,7 +68,7 @@ def partitions_of(path: str) -> set[str]:
 def clear_landing() -> None:
     """Empty what Django's flush does not know: batches and readings."""
     sql("TRUNCATE " + ", ".join(TABLES))
-    sql("UPDATE telemetry_compaction SET landed_until = 'epoch', floor = 'epoch'")
+    sql("UPDATE telemetry_compaction SET landed_until = 'epoch', floor = 'epoch', cut = 'epoch'")
 
 
 def commit(*batches: wire.Batch, received_s: float) -> list[Outcome]:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from django.db import connection
 
-from telemetry import compaction, history, partitions, rollups, store, tables, wire
+from telemetry import bins, compaction, history, partitions, rollups, store, tables, wire
 from telemetry.ingest import database_connect
 from telemetry.landing import Landing
 from tests.telemetry.batches import batch, instance, link, router, unique
@@ -220,6 +220,29 @@ def test_a_late_reading_mends_its_roll_up() -> None:
     assert mean() == [4.0]
 
 
+def test_a_late_reading_counts_once_in_a_minute_too() -> None:
+    """Its ten seconds wait for their roll-up: the minute that holds them is read from those."""
+    name = unique("f")
+    path = f"{name}/pd/a"
+
+    def mean() -> Any:
+        return history.series(
+            "instance", "requests_running", paths=[path], since_s=T0, until_s=T0 + 60, max_points=1
+        )["series"][path]
+
+    for seq, (at_s, value) in enumerate(((T0 + 1, 2.0), (T0 + 31, 4.0))):
+        sent = instance(path, at_s, signals={"requests_running": value})
+        commit(batch(name, sent, seq=seq), received_s=T0 + 60)
+    compact_all()
+    rollups.run(datetime.fromtimestamp(LONG + 100, UTC))
+    assert mean() == [3.0]
+    late = instance(path, T0 + 33, signals={"requests_running": 9.0})
+    commit(batch(name, late, seq=9), received_s=LONG + 110)
+    for step in (lambda: None, compact_all, lambda: rollups.run(datetime.fromtimestamp(LONG, UTC))):
+        step()
+        assert mean() == [5.0]
+
+
 def test_a_counter_over_a_restart_gains_what_it_shows_since() -> None:
     """S-08 in the roll-up: 100, 175, 20, 35 gained an unknown amount, 75, 20 and 15."""
     name = unique("f")
@@ -229,10 +252,10 @@ def test_a_counter_over_a_restart_gains_what_it_shows_since() -> None:
     compact_all()
     rollups.run(datetime.fromtimestamp(LONG + 100, UTC))
     [(numbers, ends, data)] = sql("SELECT signals, ends, data FROM telemetry_rollup_10s")
-    bins = rollups.unpack(tables.split(numbers, ends, data)["prompt_tokens_total"], 60, 1)
-    assert bins.gain is not None
-    assert bins.gain[1:4, 0].tolist() == [75.0, 20.0, 15.0]
-    assert str(bins.gain[0, 0]) == "nan"
+    rolled = bins.unpack(tables.split(numbers, ends, data)["prompt_tokens_total"], 60, 1)
+    assert rolled.gain is not None
+    assert rolled.gain[1:4, 0].tolist() == [75.0, 20.0, 15.0]
+    assert str(rolled.gain[0, 0]) == "nan"
 
 
 def test_nothing_lands_behind_a_cut() -> None:

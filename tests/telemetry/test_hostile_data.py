@@ -14,6 +14,7 @@ import pytest
 from django.db import connection, transaction
 
 from telemetry import (
+    bins,
     chunks,
     columns,
     compaction,
@@ -108,7 +109,7 @@ def test_a_span_marked_again_is_not_rolled_up_without_the_news() -> None:
     # A compaction that wrote its chunk and its mark and has not committed yet.
     with psycopg.connect(servers.database_url()) as other, transaction.atomic():
         stored = [tables.Stored(row[1], "instance", row[3], row[3], row[3], 1, {})]
-        rollups.mark(rollups.LEVELS[0], stored)
+        rollups.mark(bins.LEVELS[0], stored)
         found = other.execute(
             "SELECT count(*) FROM (SELECT FROM telemetry_pending FOR UPDATE SKIP LOCKED) AS f"
         ).fetchone()
@@ -125,10 +126,10 @@ def kept_in(table: str) -> list[Any]:
     return sql(f"SELECT start, n_ticks, signals, ends, data FROM {table} ORDER BY start")
 
 
-def ten_seconds(signal: str) -> rollups.Bins:
+def ten_seconds(signal: str) -> bins.Bins:
     """The bins of a signal in the only row over 10 s, of one source."""
     [(_, n_ticks, signals, ends, data)] = kept_in("telemetry_rollup_10s")
-    return rollups.unpack(tables.split(signals, ends, data)[signal], n_ticks, 1)
+    return bins.unpack(tables.split(signals, ends, data)[signal], n_ticks, 1)
 
 
 def test_late_readings_do_not_replace_the_history_whose_readings_are_gone() -> None:

@@ -79,7 +79,7 @@ class Front(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         self._server_state.connections.add(cast(Any, self))
-        self._wait(_PATIENCE_S)
+        self._wait(_IDLE_S)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._server_state.connections.discard(cast(Any, self))

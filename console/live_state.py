@@ -376,7 +376,7 @@ class FleetState:
         signals = reading.signals
         assert isinstance(signals, wire.RouterSignals)
         window = self._windows[reading.path]
-        p50_s, p90_s = window.ttft_quantiles(0.5, 0.9)
+        p50, p90 = window.ttft_quantiles(0.5, 0.9)
         in_flight = signals.in_flight or {}
         return {
             **_head(reading),
@@ -386,8 +386,11 @@ class FleetState:
             "plan_epoch": reading.plan_epoch,
             "plan_version": reading.plan_version,
             "remote_share": window.remote_share(),
-            "ttft_p50_s": p50_s,
-            "ttft_p90_s": p90_s,
+            "ttft_p50_s": p50.value,
+            "ttft_p90_s": p90.value,
+            # The largest bound of the histogram is shown then, and it is no estimate.
+            "ttft_p50_is_above": p50.is_above,
+            "ttft_p90_is_above": p90.is_above,
         }
 
 

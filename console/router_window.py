@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from telemetry import store, wire
+from telemetry.quantiles import Quantile, quantile
 from telemetry.store import Reading
 
 SHARE_WINDOW_S: Final = 60.0
@@ -58,41 +59,22 @@ class RouterWindow:
         remote, local = last.remote - first.remote, last.local - first.local
         return remote / (remote + local) if remote + local > 0 else None
 
-    def ttft_quantiles(self, *quantiles: float) -> list[float | None]:
+    def ttft_quantiles(self, *shares: float) -> list[Quantile]:
         """Quantiles in seconds of the window's TTFT over both sides; None without observations."""
         if len(self.marks) < 2:
-            return [None] * len(quantiles)
+            return [Quantile(None)] * len(shares)
         first, last = self.marks[0].ttft, self.marks[-1].ttft
         edges: tuple[float, ...] | None = None
         total: list[float] = []
         for side, (side_edges, counts) in last.items():
             base_edges, base = first.get(side, (side_edges, (0.0,) * len(counts)))
             if base_edges != side_edges or edges not in (None, side_edges):
-                return [None] * len(quantiles)  # sums of unlike buckets would be a guess
+                return [Quantile(None)] * len(shares)  # sums of unlike buckets would be a guess
             edges = side_edges
             seen = [now - before for now, before in zip(counts, base, strict=True)]
             total = [a + b for a, b in zip(total, seen, strict=True)] if total else seen
-        return [histogram_quantile(edges or (), total, q) for q in quantiles]
+        return [quantile(edges or (), total, share) for share in shares]
 
 
 def _restarted(before: _Mark, now: _Mark) -> bool:
     return now.epoch_s != before.epoch_s or now.local < before.local or now.remote < before.remote
-
-
-def histogram_quantile(
-    edges: tuple[float, ...], counts: list[float], quantile: float
-) -> float | None:
-    """The value below which `quantile` of the observations lie, linear inside a bucket.
-
-    `edges` shape (n,), `counts` shape (n + 1,). In the open last bucket only its lower bound is
-    known, and that is returned.
-    """
-    n = sum(counts)
-    if n <= 0 or not edges:
-        return None
-    target, seen, low = quantile * n, 0.0, 0.0
-    for edge, count in zip(edges, counts, strict=False):
-        if count > 0 and seen + count >= target:
-            return low + (edge - low) * (target - seen) / count
-        seen, low = seen + count, edge
-    return edges[-1]

@@ -72,7 +72,7 @@ class MomentField(forms.Field):
         try:
             found = self.to_python(value)
         except forms.ValidationError:
-            return value
+            return ""  # a browser would drop it; the words beside the field quote it
         return f"{found:%Y-%m-%dT%H:%M:%S}" if found else value
 
 

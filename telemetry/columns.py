@@ -18,11 +18,12 @@ import numpy as np
 import numpy.typing as npt
 import zstandard
 
+from telemetry.zstd import Zstd
+
 Matrix = npt.NDArray[np.float64]
 
 _LEVEL: Final = 3
-_compressor: Final = zstandard.ZstdCompressor(level=_LEVEL, write_content_size=True)
-_decompressor: Final = zstandard.ZstdDecompressor()
+_zstd: Final = Zstd(_LEVEL)
 MAX_COLUMN_BYTES: Final = 1 << 28
 """What one column may unpack to: a bound against a damaged row."""
 
@@ -61,7 +62,7 @@ def encode(matrix: Matrix, *, exact: bool, n_bits: int = 23) -> bytes:
     mark = 0
     if n_holes:
         mark = _HOLES
-        packed = _compressor.compress(np.packbits(holes.T).tobytes())
+        packed = _zstd.compress(np.packbits(holes.T).tobytes())
         prefix = len(packed).to_bytes(4, "little") + packed
         by_value = _bridged(by_value, holes.T)
     flat = np.ascontiguousarray(by_value)
@@ -73,17 +74,17 @@ def encode(matrix: Matrix, *, exact: bool, n_bits: int = 23) -> bytes:
         steps = np.diff(whole, axis=1, prepend=0)
         steps = _narrow(steps)
         head = bytes((_WHOLE | mark, n_decimals, steps.itemsize))
-        return head + prefix + _compressor.compress(_shuffled(steps))
+        return head + prefix + _zstd.compress(_shuffled(steps))
     if exact:
-        return bytes((_DOUBLE | mark,)) + prefix + _compressor.compress(_shuffled(flat))
+        return bytes((_DOUBLE | mark,)) + prefix + _zstd.compress(_shuffled(flat))
     with np.errstate(over="ignore"):
         single = flat.astype(np.float32)
     if n_bits < _MANTISSA_BITS:
         single = _rounded(single, n_bits)
     large = np.abs(single)
     if not np.isfinite(large).all() or ((large < _SINGLE_ABOVE) & (flat != 0.0)).any():
-        return bytes((_DOUBLE | mark,)) + prefix + _compressor.compress(_shuffled(flat))
-    return bytes((_SINGLE | mark,)) + prefix + _compressor.compress(_shuffled(single))
+        return bytes((_DOUBLE | mark,)) + prefix + _zstd.compress(_shuffled(flat))
+    return bytes((_SINGLE | mark,)) + prefix + _zstd.compress(_shuffled(single))
 
 
 def decode(column: bytes, n_ticks: int, n_values: int) -> Matrix:
@@ -122,7 +123,7 @@ def decode(column: bytes, n_ticks: int, n_values: int) -> Matrix:
 
 def encode_objects(values: Any) -> bytes:
     """Anything else that msgpack can say, as one column."""
-    return bytes((_OBJECTS,)) + _compressor.compress(msgspec.msgpack.encode(values))
+    return bytes((_OBJECTS,)) + _zstd.compress(msgspec.msgpack.encode(values))
 
 
 def decode_objects(column: bytes) -> Any:
@@ -214,6 +215,6 @@ def _unpacked_holes(packed: bytes, shape: tuple[int, int]) -> npt.NDArray[np.boo
 
 def _unzipped(packed: bytes) -> bytes:
     try:
-        return _decompressor.decompress(packed, max_output_size=MAX_COLUMN_BYTES)
+        return _zstd.decompress(packed, most_bytes=MAX_COLUMN_BYTES)
     except zstandard.ZstdError as exc:
         raise ColumnError(str(exc)) from None

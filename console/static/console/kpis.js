@@ -155,6 +155,9 @@ function showDownLink(id, link, nRead) {
 // Two times stand in one tile, and minutes would not fit.
 const brief = (seconds) => (seconds < 60 ? f.duration(seconds) : `${Math.round(seconds)} s`);
 
+// Above the largest bound of its histogram a quantile is known to be more, not how much more.
+const more = (isAbove, text) => (isAbove ? `> ${text}` : text);
+
 function showTtft(frame) {
   const gates = Object.entries(frame.routers).filter(([, gate]) => gate.ttft_p50_s !== null);
   const slo = page.slo_ttft_s;
@@ -164,11 +167,12 @@ function showTtft(frame) {
   }
   const [, slowest] = gates.reduce((a, b) => (b[1].ttft_p90_s > a[1].ttft_p90_s ? b : a));
   kpi("ttft", {
-    figure: brief(slowest.ttft_p50_s),
-    part: `P50, ${brief(slowest.ttft_p90_s)} P90`,
+    figure: more(slowest.ttft_p50_is_above, brief(slowest.ttft_p50_s)),
+    part: `P50, ${more(slowest.ttft_p90_is_above, brief(slowest.ttft_p90_s))} P90`,
     under: `${slowest.ttft_p90_s > slo ? "over its SLO of" : "SLO"} ${f.duration(slo)}` + (gates.length > 1 ? `, slowest of ${gates.length} gates` : ""),
     title: gates.map(([path, g]) =>
-      `${path}: P50 ${f.duration(g.ttft_p50_s)}, P90 ${f.duration(g.ttft_p90_s)}`).join("\n"),
+      `${path}: P50 ${more(g.ttft_p50_is_above, f.duration(g.ttft_p50_s))}, ` +
+      `P90 ${more(g.ttft_p90_is_above, f.duration(g.ttft_p90_s))}`).join("\n"),
     atS: slowest.received_s,
     bar: slowest.ttft_p90_s / slo,
   });

@@ -81,7 +81,7 @@ class SignalsForm(forms.Form):
 
     def __init__(self, data: Mapping[str, Any], *, fleet: Fleet, now: datetime) -> None:
         super().__init__(data)
-        self._fleet, self._now = fleet, now
+        self.fleet, self._now = fleet, now
         self.asked = SIGNALS.get(data["signal"], next(iter(SIGNALS.values())))
         everyone = Source.objects.filter(kind=self.asked.kind, path__startswith=f"{fleet.pk}/")
         self.everyone = everyone.order_by("path")
@@ -110,7 +110,7 @@ class SignalsForm(forms.Form):
     @property
     def offered(self) -> list[str]:
         """Ids to choose from, without the fleet's name."""
-        cut = len(self._fleet.pk) + 1
+        cut = len(self.fleet.pk) + 1
         return [p[cut:] for p in self.everyone.values_list("path", flat=True)[:MOST_OFFERED]]
 
     def clean(self) -> dict[str, Any]:
@@ -121,7 +121,7 @@ class SignalsForm(forms.Form):
         return found
 
     def _clean_sources(self, found: dict[str, Any]) -> None:
-        fleet, kind = self._fleet.pk, self.asked.kind
+        fleet, kind = self.fleet.pk, self.asked.kind
         if found.get("role") and kind != "instance":
             self.add_error("role", "Gates have no role.")
         if found.get("cluster"):
@@ -176,6 +176,7 @@ def page(request: HttpRequest, fleet: str) -> HttpResponse:
         "unknown": sorted(request.GET.keys() - _KNOWN),
         "has_reported": form.everyone.exists(),
         "command": TRY,
+        "most_rates": MOST_RATES,
     }
     if is_valid:
         chosen = _chosen(form)
@@ -187,7 +188,7 @@ def _asked(query: dict[str, str]) -> dict[str, str]:
     """The query with what it leaves out; moments make a range of their own."""
     first = {"signal": next(iter(SIGNALS)), "range": DEFAULT_RANGE}
     asked = {**first, **{name: value for name, value in query.items() if value}}
-    if "from" in asked or "to" in asked:
+    if ("from" in asked or "to" in asked) and asked["range"] in SPANS:
         asked["range"] = CUSTOM
     signal = SIGNALS.get(asked["signal"])
     if signal is not None and signal.sides:
@@ -210,7 +211,7 @@ def _chosen(form: SignalsForm) -> Chosen:
     n = form.sources.count()
     singular, plural = NOUNS[signal.kind]
     what = " ".join(part for part in (found["role"], singular if n == 1 else plural) if part)
-    where = found["source"] or f"{n} {what} of {found['cluster'] or form._fleet.pk}"
+    where = found["source"] or f"{n} {what} of {found['cluster'] or form.fleet.pk}"
     if signal.is_histogram:
         return Chosen(n, where, "quantiles")
     too_many = signal.is_counter and n > MOST_RATES

@@ -141,6 +141,7 @@ def test_moments_are_utc_and_epoch_seconds_do_as_well(fleet: Fleet, viewer: Clie
         ({"source": "pd/none"}, "No instance f1/pd/none ever reported."),
         ({"source": "pd/h20-1", "role": "decode"}, "is not of the cluster and role chosen"),
         ({"range": "3w"}, "3w is none of those"),
+        ({"range": "3w", "from": "1769868300", "to": "1769868400"}, "3w is none of those"),
         ({"from": "yesterday", "to": "2026-01-31T15:05"}, "yesterday is no moment"),
         ({"from": "2026-01-31T15:05"}, "A range needs both its ends."),
         ({"from": "2026-01-31T15:05", "to": "2026-01-31T15:04"}, "before it begins"),

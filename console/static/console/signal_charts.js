@@ -36,8 +36,10 @@ function timeAxis([since, until]) {
     tickformat: long ? "%d %b\n%H:%M" : "%H:%M", hoverformat: "%Y-%m-%d %H:%M:%S UTC" };
 }
 
-const margin = ([since, until], r) => ({ l: 56, r, t: 8, b: until - since > DAY_S ? 40 : 24 });
-const frame = (page, span) => ({ hovermode: "x unified", margin: margin(span, 12),
+// Both charts keep room for the scale of the lower one: their times stand above each other.
+const margin = ([since, until]) => ({ l: 56, r: byId("chart-heat") ? 60 : 12, t: 8,
+  b: until - since > DAY_S ? 40 : 24 });
+const frame = (page, span) => ({ hovermode: "x unified", margin: margin(span),
   xaxis: timeAxis(span), yaxis: valueAxis(page) });
 
 function legend(entries) {
@@ -196,9 +198,9 @@ function heat(page, answer, span, { y, labels, axis }) {
     zmin: 0, zmax: most, colorscale: [[0, mix(accent, panel, 0.15)], [1, accent]],
     hoverongaps: false, customdata: labels.map((label) => answer.t.map(() => label)),
     hovertemplate: "%{customdata}: %{z:,}<extra>%{x}</extra>",
-    colorbar: { thickness: 8, outlinewidth: 0, len: 1, tickfont: { size: 11 }, nticks: 5,
+    colorbar: { thickness: 8, outlinewidth: 0, len: 1, x: 1.01, xpad: 4, tickfont: { size: 11 }, nticks: 5,
       tickformat: "~s" },
-  }], { ...frame(page, span), hovermode: "closest", margin: margin(span, 4),
+  }], { ...frame(page, span), hovermode: "closest",
     yaxis: { showgrid: false, ...axis } });
   return true;
 }

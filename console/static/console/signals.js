@@ -10,6 +10,8 @@ import { range } from "./time.js";
 
 const EVERY_MS = 15000;
 const PATIENCE_MS = 30000;
+const LEVELS = 24;
+const MOST_LEVELS = 60; // as routing/history_api.py
 
 const form = document.getElementById("signals-form");
 const data = document.getElementById("page-data");
@@ -50,8 +52,14 @@ async function load(span) {
     return Promise.all([ask("/quantiles", span), ask("/heat", span)]);
   }
   if (page.view === "lines" || page.is_counter) return [await ask("", span)];
-  return Promise.all([ask("/bands", span, { quantiles: "0,0.1,0.5,0.9,1" }),
-    ask("/heat", span, { levels: 24 })]);
+  const bands = await ask("/bands", span, { quantiles: "0,0.1,0.5,0.9,1" });
+  return [bands, await ask("/heat", span, { levels: levels(bands.bands[1]) })];
+}
+
+// Few requests are counted one by one: levels between whole numbers would be empty stripes.
+function levels(most) {
+  const top = Math.ceil(Math.max(...most));
+  return page.unit === "req" && top <= MOST_LEVELS ? Math.max(top, 2) : LEVELS;
 }
 
 function draw([main, heat], span) {
@@ -68,7 +76,7 @@ function draw([main, heat], span) {
 
 function say(text) {
   trouble.hidden = text === "";
-  setText(trouble, text);
+  setText(trouble.querySelector("span"), text);
   for (const chart of document.querySelectorAll(".signal-chart")) {
     chart.classList.toggle("old", text !== "" && answeredS !== null);
   }

@@ -27,7 +27,7 @@ from console.live_source import acks, load  # noqa: E402
 from console.live_state import FleetState  # noqa: E402
 from console.origins import Guard  # noqa: E402
 from routing.sockets import PlanConsumer  # noqa: E402
-from telemetry import ingest, tokens  # noqa: E402
+from telemetry import ingest, tokens, wire  # noqa: E402
 from telemetry.doors import receiver as doors  # noqa: E402
 from telemetry.doors import service as door_services  # noqa: E402
 
@@ -48,11 +48,12 @@ class Console:
             heartbeat_s=heartbeat_s,
             frame_s=frame_s,
         )
-        self._ingest = ingest.service(committed=self._hub.take)
+        self._forwarder = door_services.forwarder()
+        self._ingest = ingest.service(self._committed)
         self._doors = door_services.Service(
             self._ingest.flusher.offer,
             tokens.TokenCache(self._ingest.asker.grant),
-            door_services.forwarder(),
+            self._forwarder,
         )
         live = LiveConsumer.as_asgi(
             hub=self._hub, recheck_s=recheck_s, max_sockets=settings.ENV["CONSOLE_MAX_SOCKETS"]
@@ -65,6 +66,12 @@ class Console:
             ]
         )
         self._sockets = Guard(routes, machine_paths={_PLAN_PATH})
+
+    def _committed(self, batches: list[wire.Batch]) -> None:
+        """Batches that were just stored, for pages and for where history is forwarded to."""
+        self._hub.take(batches)
+        if self._forwarder is not None:
+            self._forwarder.put(batches)
 
     async def __call__(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
         match scope["type"]:

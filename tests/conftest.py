@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 import pytest_django
+from django.db import connection
 
 from tests.telemetry.rows import clear_landing, sql
 
@@ -24,3 +25,5 @@ def no_readings_stay(request: pytest.FixtureRequest) -> Iterator[None]:
     with blocker.unblock():
         if sql("SELECT 1 FROM telemetry_layout LIMIT 1"):
             clear_landing()
+        # Beside a browser's event loop this is another connection than the test's.
+        connection.close()

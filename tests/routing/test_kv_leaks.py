@@ -9,7 +9,7 @@ import pytest
 from routing import fleets, scheduler
 from routing.models import Fleet
 from routing.observe import observe
-from telemetry import wire
+from telemetry import store, wire
 from tests.routing.cases import NOW_S, after, feed, make_fleet, traffic
 
 pytestmark = pytest.mark.django_db
@@ -72,6 +72,20 @@ def test_s42_it_is_a_warning_of_the_verdict_and_no_load() -> None:
     fleet = make_fleet()
     traffic()
     feed(readings(-540, kv_cache_usage_ratio=0.98))
+    # The others tell that they are empty: who tells nothing would be taken as full.
+    others = store.latest("instance", prefix="f1/pd/", now_s=NOW_S)
+    feed(
+        wire.InstanceSample(
+            id=other.path,
+            role=other.role,
+            engine=other.engine,
+            epoch_s=other.epoch_s,
+            at_s=NOW_S - 1.0,
+            signals=wire.InstanceSignals(kv_cache_usage_ratio=0.0),
+        )
+        for other in others
+        if other.path != "f1/pd/d7"
+    )
     scheduler.run_tick("f1", now=after(0.0), tick_s=2.0)
     tick = scheduler.run_tick("f1", now=after(2.0), tick_s=2.0)
     assert tick is not None

@@ -23,7 +23,11 @@ from typing import Any
 import psycopg
 
 from console.supervisor import answers
+from telemetry import layouts
 from tests.live.harness import Demo
+
+HOLE_S = 5.0
+"""An agent reads every second; a pause longer than this is a hole in what it read."""
 
 WORDS = {
     "web": "uvicorn console.asgi",
@@ -161,24 +165,33 @@ class Site:
         """Batches of an agent in the database; 0 for what is none."""
         if not name.startswith("ag-"):
             return 0
-        query = "select count(*) from telemetry_batch where agent = %s"
-        [(n,)] = self.sql(query, name.replace("ag-", "agent-"))
-        return int(n)
+        return len(self._landed().get(name.replace("ag-", "agent-"), []))
 
-    def runs(self) -> dict[str, list[tuple[int, int]]]:
-        """Per agent the unbroken runs (first, last) of its committed sequence numbers.
+    def runs(self) -> dict[str, list[tuple[float, float]]]:
+        """Per agent the unbroken runs (first, last) of the times at which it read, epoch seconds.
 
-        An agent that lost a number it had an answer for would show a hole; one that was killed
-        goes on at its next reserved block, so each of its kills begins another run.
+        An agent reads every second and ships what it read, sooner or later: only one that was
+        killed leaves a hole.
         """
+        found: dict[str, list[tuple[float, float]]] = {}
+        for agent, times in self._landed().items():
+            runs = found.setdefault(agent, [])
+            for at_s in times:
+                if runs and at_s - runs[-1][1] <= HOLE_S:
+                    runs[-1] = (runs[-1][0], at_s)
+                else:
+                    runs.append((at_s, at_s))
+        return found
+
+    def _landed(self) -> dict[str, list[float]]:
+        """When each agent's stored batches were read, ascending."""
         rows = self.sql(
-            "select agent, min(seq), max(seq) from (select agent, seq, seq - row_number() over"
-            " (partition by agent, boot order by seq) as run from telemetry_batch) numbered"
-            " group by agent, run order by agent, min(seq)"
+            "select facts, extract(epoch from at)::float8 from telemetry_landing"
+            " join telemetry_layout layout on layout.id = layout_id order by at"
         )
-        found: dict[str, list[tuple[int, int]]] = {}
-        for agent, first, last in rows:
-            found.setdefault(agent, []).append((first, last))
+        found: dict[str, list[float]] = {}
+        for facts, at_s in rows:
+            found.setdefault(layouts.decode(bytes(facts)).agent, []).append(at_s)
         return found
 
     def doubles(self) -> tuple[int, int]:

@@ -276,14 +276,15 @@ class Ingest:
         REFUSED.labels(str(refused.status)).inc()
         now_s = self._clock()
         secret = tokens.bearer(headers.get(b"authorization", b"").decode("latin-1"))
-        self.refusals.count(
-            refused.agent,
-            tokens.prefix_of(secret) if secret else "",
-            refused.status,
-            str(refused.body["error"]),
-            str(refused.body.get("field", "")),
-            now_s,
-        )
+        if refused.status != 405:  # who only looked sent no batch
+            self.refusals.count(
+                refused.agent,
+                tokens.prefix_of(secret) if secret else "",
+                refused.status,
+                str(refused.body["error"]),
+                str(refused.body.get("field", "")),
+                now_s,
+            )
         if now_s >= self._log_again_s:
             self._log_again_s = now_s + _LOG_EVERY_S
             log.warning("telemetry of %s refused: %.300s", client, refused.body)

@@ -241,7 +241,8 @@ class _Folded(_View):
                 paths=self._paths(fleet),
                 since_s=since_s,
                 until_s=until_s,
-                max_points=max(1, math.ceil((until_s - since_s) / bin_s)) if bin_s else 1,
+                max_points=asked["points"],
+                bin_s=bin_s,
                 key=asked.get("key", ""),
             )
         except QueryError as exc:

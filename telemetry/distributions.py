@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
-from django.db import connection
 
 from telemetry import bins, bodies, chunks, history, layouts, tables
 from telemetry.columns import Matrix
@@ -45,23 +44,22 @@ def read(
     since_s: float,
     until_s: float,
     max_points: int,
+    bin_s: float | None = None,
     key: str = "",
 ) -> Distribution:
     """A histogram signal of `paths`; of a labelled one the keys that begin with `key`.
 
-    Bins are multiples of ten seconds. Raises QueryError.
+    Bins are multiples of ten seconds: a `bin_s` that is none is rounded up. Raises QueryError.
     """
     shapes = chunks.SHAPES.get(kind, {})
     if not shapes.get(signal, "").endswith("histogram"):
         names = sorted(name for name, shape in shapes.items() if shape.endswith("histogram"))
         raise QueryError(f"must be one of {', '.join(names)}", field="field", value=signal)
-    if not until_s > since_s:
-        raise QueryError("must be after since", field="until", value=until_s)
-    if max_points < 1:
-        raise QueryError("must be at least 1", field="points", value=max_points)
-    bin_s = history.nice_bin_s(max((until_s - since_s) / max_points, _LEVEL.bin_s))
-    start_s = math.floor(since_s / bin_s) * bin_s
-    n_bins = max(1, math.ceil((until_s - start_s) / bin_s))
+    if bin_s is not None:
+        bin_s = math.ceil(bin_s / _LEVEL.bin_s) * _LEVEL.bin_s
+    start_s, bin_s, n_bins = history.axis_of(
+        since_s, until_s, max_points=max_points, bin_s=bin_s, least_s=_LEVEL.bin_s
+    )
     folded = _Folded(start_s, bin_s, n_bins, key)
     with tables.one_moment():
         targets = history.targets_of(kind, paths, since_s=start_s)
@@ -105,7 +103,7 @@ class _Folded:
 
 def _fill(folded: _Folded, kind: str, signal: str, targets: dict[int, history.Target]) -> None:
     wanted = {layout_id: set(t.sources.tolist()) for layout_id, t in targets.items()}
-    [(landed_until,)] = _rows("SELECT landed_until FROM telemetry_compaction")
+    [(landed_until,)] = tables.rows("SELECT landed_until FROM telemetry_compaction")
     shared = {
         "ids": sorted(targets),
         "kind": layouts.KINDS.index(kind),
@@ -144,7 +142,7 @@ def _spans(kind: str, landed: dict[int, bins.Finer]) -> set[tuple[int, float]]:
 
 def _pending(shared: dict[str, Any]) -> list[tuple[int, float]]:
     """(layout, start) of spans whose raw chunks wait for their roll-up."""
-    return _rows(
+    return tables.rows(
         """
         SELECT layout_id, extract(epoch FROM start)::float8 FROM telemetry_pending
         WHERE table_name = %(table)s AND layout_id = ANY(%(ids)s) AND kind = %(kind)s
@@ -165,7 +163,7 @@ def _chunks(
     """The raw chunks of spans that are not rolled up, and what came shortly before them."""
     since_s = min(start_s for _, start_s in spans) - bins.BEFORE_S
     ids = sorted({layout_id for layout_id, _ in spans})
-    for layout_id, start_s, n_ticks, numbers, ends, data in _rows(
+    for layout_id, start_s, n_ticks, numbers, ends, data in tables.rows(
         """
         SELECT layout_id, extract(epoch FROM start)::float8, n_ticks, signals, ends, data
         FROM telemetry_chunk
@@ -194,10 +192,3 @@ def _landed(
         if chunk is not None:
             kept = {n: chunk.columns[n] for n in (*_RAW, signal) if n in chunk.columns}
             yield layout_id, bins.Finer(chunk.at_min_s, chunk.n_ticks, chunk.n_sources, kept)
-
-
-def _rows(sql: str, **parameters: Any) -> list[Any]:
-    with connection.cursor() as cursor:
-        cursor.execute(sql, parameters)
-        rows: list[Any] = cursor.fetchall()
-        return rows

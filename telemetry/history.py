@@ -15,7 +15,6 @@ from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
-from django.db import connection
 
 from telemetry import bins, bodies, chunks, columns, layouts, tables
 from telemetry.columns import Matrix
@@ -81,17 +80,7 @@ def read(
     names = sorted(n for n, shape in chunks.SHAPES.get(kind, {}).items() if shape == "number")
     if signal not in names:
         raise QueryError(f"must be one of {', '.join(names)}", field="field", value=signal)
-    if not until_s > since_s:
-        raise QueryError("must be after since", field="until", value=until_s)
-    if max_points < 1:
-        raise QueryError("must be at least 1", field="points", value=max_points)
-    if bin_s is None:
-        bin_s = nice_bin_s((until_s - since_s) / max_points)
-    elif not bin_s >= BINS_S[0]:
-        raise QueryError(f"must be at least {BINS_S[0]:g} s", field="bin_s", value=bin_s)
-    # Bins lie on multiples of their width, so the next page of a live chart has the same ones.
-    start_s = math.floor(since_s / bin_s) * bin_s
-    n_bins = max(1, math.ceil((until_s - start_s) / bin_s))
+    start_s, bin_s, n_bins = axis_of(since_s, until_s, max_points=max_points, bin_s=bin_s)
     if n_bins * len(paths) > MAX_CELLS:
         raise QueryError(
             f"{len(paths)} sources times {n_bins} points is more than {MAX_CELLS}",
@@ -104,6 +93,31 @@ def read(
         if targets:
             _fill(folded, kind, targets)
     return History(start_s, bin_s, tuple(paths), folded.values())
+
+
+def axis_of(
+    since_s: float,
+    until_s: float,
+    *,
+    max_points: int,
+    bin_s: float | None = None,
+    least_s: float = BINS_S[0],
+) -> tuple[float, float, int]:
+    """(start, width, number) of the bins over a span: at most `max_points` round ones, or `bin_s`.
+
+    Bins lie on multiples of their width, so the next page of a live chart has the same ones. None
+    is narrower than `least_s`. Raises QueryError.
+    """
+    if not until_s > since_s:
+        raise QueryError("must be after since", field="until", value=until_s)
+    if max_points < 1:
+        raise QueryError("must be at least 1", field="points", value=max_points)
+    if bin_s is None:
+        bin_s = nice_bin_s(max((until_s - since_s) / max_points, least_s))
+    elif not bin_s >= least_s:
+        raise QueryError(f"must be at least {least_s:g} s", field="bin_s", value=bin_s)
+    start_s = math.floor(since_s / bin_s) * bin_s
+    return start_s, bin_s, max(1, math.ceil((until_s - start_s) / bin_s))
 
 
 def nice_bin_s(least_s: float) -> float:
@@ -249,7 +263,7 @@ class _Folded:
 
 def _fill(folded: _Folded, kind: str, targets: dict[int, Target]) -> None:
     """Add every reading of the span once, from the table that suits the bins and what is newer."""
-    [(landed_until,)] = _rows("SELECT landed_until FROM telemetry_compaction")
+    [(landed_until,)] = tables.rows("SELECT landed_until FROM telemetry_compaction")
     shared = {
         "ids": sorted(targets),
         "kind": layouts.KINDS.index(kind),
@@ -331,7 +345,7 @@ def rollup_rows(
             " AND p.kind = row.kind AND p.table_name = %(table)s AND p.start = row.start)"
             f" AND {coarse}"
         )
-    return _rows(
+    return tables.rows(
         f"""
         SELECT layout_id, n_ticks, extract(epoch FROM start)::float8, part FROM (
             SELECT row.layout_id, row.n_ticks, row.start, {tables.cut("%(number)s")} AS part
@@ -355,7 +369,7 @@ def _add_chunks(
     spans: dict[int, set[float]] = {}
     level = bins.LEVELS[0]
     if pending:
-        for layout_id, start_s in _rows(
+        for layout_id, start_s in tables.rows(
             """
             SELECT layout_id, extract(epoch FROM start)::float8 FROM telemetry_pending
             WHERE table_name = %(table)s AND layout_id = ANY(%(ids)s) AND kind = %(kind)s
@@ -370,7 +384,7 @@ def _add_chunks(
             return
         since_s = max(min(min(starts) for starts in spans.values()), folded.start_s)
         shared = {**shared, "ids": sorted(spans), "since": tables.utc(since_s)}
-    for layout_id, n_ticks, at_column, column in _rows(
+    for layout_id, n_ticks, at_column, column in tables.rows(
         f"""
         SELECT layout_id, n_ticks, at_part, part FROM (
             SELECT layout_id, n_ticks, {tables.cut("%(number)s")} AS part,
@@ -413,7 +427,7 @@ def _add_landed(
 def landed(shared: dict[str, Any]) -> Iterator[tuple[int, list[bytes]]]:
     """(layout, its bodies) of what landed since the last compaction and was read in a span."""
     by_layout: dict[int, list[bytes]] = {}
-    for layout_id, body in _rows(
+    for layout_id, body in tables.rows(
         """
         SELECT layout_id, body FROM telemetry_landing
         WHERE layout_id = ANY(%(ids)s) AND at >= %(since)s AND at < %(reach)s
@@ -424,10 +438,3 @@ def landed(shared: dict[str, Any]) -> Iterator[tuple[int, list[bytes]]]:
     ):
         by_layout.setdefault(layout_id, []).append(body)
     yield from by_layout.items()
-
-
-def _rows(sql: str, **parameters: Any) -> list[tuple[Any, ...]]:
-    with connection.cursor() as cursor:
-        cursor.execute(sql, parameters)
-        rows: list[tuple[Any, ...]] = cursor.fetchall()
-        return rows

@@ -18,7 +18,6 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 import numpy as np
-from django.db import connection
 
 from telemetry import bodies, chunks, layouts, tables, wire
 
@@ -88,7 +87,7 @@ def latest(kind: str, *, prefix: str = "", now_s: float, within_s: float = 3600.
     known = Places.of(kind, prefix, since_s=now_s - within_s)
     since_s, until_s = now_s - within_s, now_s + FUTURE_S
     newest: dict[str, tuple[float, int, Reading]] = {}
-    [(floor_s,)] = _rows("SELECT extract(epoch FROM floor)::float8 FROM telemetry_compaction")
+    [(floor_s,)] = tables.rows("SELECT extract(epoch FROM floor)::float8 FROM telemetry_compaction")
     silent = known.ids
     for layout_id, at_s, row in _newest_landed(known, since_s, until_s):
         _keep_newest(newest, layout_id, known.readings(layout_id, row, since_s, until_s))
@@ -140,13 +139,13 @@ def layouts_since(since_s: float) -> dict[int, layouts.Layout]:
     limit = tables.utc(max(since_s - FUTURE_S - 60.0, 0.0))
     ids = [
         layout_id
-        for (layout_id,) in _rows(
+        for (layout_id,) in tables.rows(
             "SELECT id FROM telemetry_layout WHERE last_seen_at > %(limit)s", limit=limit
         )
     ]
     unknown = [layout_id for layout_id in ids if layout_id not in _seen_layouts]
     if unknown:
-        for layout_id, facts in _rows(
+        for layout_id, facts in tables.rows(
             "SELECT id, facts FROM telemetry_layout WHERE id = ANY(%(ids)s)", ids=unknown
         ):
             _seen_layouts[layout_id] = layouts.decode(facts)
@@ -258,7 +257,7 @@ def _newest_landed(
     known: Places, since_s: float, until_s: float
 ) -> Iterator[tuple[int, float, _Landed]]:
     """(layout, when it was read, batch) of each layout's last landed batch."""
-    for layout_id, at_s, received_s, body in _rows(
+    for layout_id, at_s, received_s, body in tables.rows(
         """
         SELECT wanted.id, extract(epoch FROM newest.at)::float8,
             extract(epoch FROM newest.received_at)::float8, newest.body
@@ -288,7 +287,7 @@ def _landed_by_bin(
     # One index probe per layout and bin reads only what is returned; DISTINCT ON would read and
     # sort every row of the window. Bins after the newest row, as those of the future that
     # `until_s` allows for, are not looked for at all.
-    for layout_id, received_s, body in _rows(
+    for layout_id, received_s, body in tables.rows(
         """
         SELECT wanted.id, extract(epoch FROM newest.received_at)::float8, newest.body
         FROM unnest(%(ids)s::bigint[]) AS wanted (id)
@@ -334,10 +333,10 @@ _CHUNK: Final = """
 
 def _chunks_of(known: Places, since_s: float, until_s: float) -> Iterator[tuple[int, chunks.Chunk]]:
     """The chunks that reach into a window and that hold what is not in the landing zone."""
-    [(floor_s,)] = _rows("SELECT extract(epoch FROM floor)::float8 FROM telemetry_compaction")
+    [(floor_s,)] = tables.rows("SELECT extract(epoch FROM floor)::float8 FROM telemetry_compaction")
     if since_s - FUTURE_S >= floor_s:
         return  # a reading cannot have landed before it was taken, but for a clock that is ahead
-    for row in _rows(
+    for row in tables.rows(
         f"""
         SELECT {_CHUNK} FROM telemetry_chunk
         WHERE layout_id = ANY(%(ids)s) AND kind = %(kind)s AND start > %(reach)s
@@ -357,7 +356,7 @@ def _newest_chunks(
     known: Places, ids: set[int], since_s: float, until_s: float
 ) -> Iterator[tuple[int, chunks.Chunk]]:
     """The chunk of each of these layouts that ends last."""
-    for row in _rows(
+    for row in tables.rows(
         f"""
         SELECT newest.* FROM unnest(%(ids)s::bigint[]) AS wanted (id)
         CROSS JOIN LATERAL (
@@ -444,10 +443,3 @@ def requests_of(signals: wire.RouterSignals, side: str) -> float | None:
     if signals.requests_total is None:
         return None
     return math.fsum(n for key, n in signals.requests_total.items() if key.split("|")[0] == side)
-
-
-def _rows(sql: str, **parameters: Any) -> list[tuple[Any, ...]]:
-    with connection.cursor() as cursor:
-        cursor.execute(sql, parameters)
-        rows: list[tuple[Any, ...]] = cursor.fetchall()
-        return rows

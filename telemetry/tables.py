@@ -150,6 +150,14 @@ def cut(number: str) -> str:
     )
 
 
+def rows(sql: str, **parameters: Any) -> list[tuple[Any, ...]]:
+    """Every row that a query answers."""
+    with connection.cursor() as cursor:
+        cursor.execute(sql, parameters)
+        found: list[tuple[Any, ...]] = cursor.fetchall()
+        return found
+
+
 @contextmanager
 def one_moment() -> Iterator[None]:
     """All queries inside see the tables as they were at one moment, whatever is moved meanwhile."""

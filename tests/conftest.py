@@ -27,3 +27,11 @@ def no_readings_stay(request: pytest.FixtureRequest) -> Iterator[None]:
             clear_landing()
         # Beside a browser's event loop this is another connection than the test's.
         connection.close()
+
+
+@pytest.fixture
+def landing_zone(transactional_db: None) -> Iterator[None]:
+    """The database with empty landing tables, which Django's own flush leaves alone."""
+    clear_landing()
+    yield
+    clear_landing()

@@ -1,6 +1,6 @@
 """Ranges older than what is kept here, read back from where they were forwarded to.
 
-The shape is that of `telemetry.store.series`, so that a chart cannot tell where its points lay.
+The shape is that of `telemetry.history.series`, so that a chart cannot tell where its points lay.
 """
 
 from __future__ import annotations
@@ -13,18 +13,6 @@ from telemetry.doors.forward import RESOLUTION_S
 from telemetry.doors.promql import Client, Series, any_of, quoted
 
 MAX_PATHS_PER_QUERY: Final = 100
-_NAMES: Final = {
-    "running": "requests_running",
-    "waiting": "requests_waiting",
-    "kv_ratio": "kv_cache_usage_ratio",
-}
-"""Columns of the store that are called otherwise on the wire, and so in the history."""
-_KEYED: Final = {
-    "requests_local_total": ("requests_total", r"local(\|.*)?"),
-    "requests_remote_total": ("requests_total", r"remote(\|.*)?"),
-    "in_flight_local": ("in_flight", "local"),
-    "in_flight_remote": ("in_flight", "remote"),
-}
 _BY: Final = {
     "instance": ("fleet", "cluster", "instance"),
     "router": ("fleet", "cluster", "router"),
@@ -38,7 +26,7 @@ _LAST_S: Final = 0.001
 def series(
     client: Client,
     kind: str,
-    field: str,
+    signal: str,
     *,
     paths: Sequence[str],
     since_s: float,
@@ -47,7 +35,7 @@ def series(
 ) -> dict[str, Any]:
     """`{"t": [bin start, epoch s], "bin_s", "series": {path: [value | None]}}` of one scalar.
 
-    A bin holds the mean of its readings (the last value of a `_total` or a plan number), an empty
+    A bin holds the mean of its readings (the last value of a `_total`), an empty
     one None. Bins are never finer than what was forwarded. Raises promql.QueryFailed.
     """
     bin_s = max(bin_s, RESOLUTION_S)
@@ -56,7 +44,7 @@ def series(
     values: dict[str, list[float | None]] = {path: [None] * n_bins for path in paths}
     for selector in _selectors(kind, paths):
         found = client.query_range(
-            expression(kind, field, selector, bin_s=bin_s),
+            expression(kind, signal, selector, bin_s=bin_s),
             start_s=start_s + bin_s - _LAST_S,
             end_s=start_s + n_bins * bin_s - _LAST_S,
             step_s=bin_s,
@@ -70,16 +58,14 @@ def series(
     return {"t": [start_s + i * bin_s for i in range(n_bins)], "bin_s": bin_s, "series": values}
 
 
-def expression(kind: str, field: str, selector: str, *, bin_s: float) -> str:
-    """The PromQL of one field over bins; `selector` are matchers of its sources."""
-    name, key = _KEYED.get(field, (_NAMES.get(field, field), None))
-    matchers = selector if key is None else f"{selector},key=~{quoted(key)}"
-    last = field.endswith("_total") or field.startswith("plan_")
-    over = "last_over_time" if last else "avg_over_time"
-    # A source's role or engine may have changed within a bin; keyed signals are summed.
-    fold = "sum" if key is not None else "max" if last else "avg"
+def expression(kind: str, signal: str, selector: str, *, bin_s: float) -> str:
+    """The PromQL of one signal over bins; `selector` are matchers of its sources."""
+    is_counter = signal.endswith("_total")
+    over = "last_over_time" if is_counter else "avg_over_time"
+    # A source's role or engine may have changed within a bin.
+    fold = "max" if is_counter else "avg"
     by = ",".join(_BY[kind])
-    return f"{fold} by ({by}) ({over}(prfaas_{kind}_{name}{{{matchers}}}[{round(bin_s)}s]))"
+    return f"{fold} by ({by}) ({over}(prfaas_{kind}_{signal}{{{selector}}}[{round(bin_s)}s]))"
 
 
 def _selectors(kind: str, paths: Sequence[str]) -> Iterable[str]:

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,16 +15,9 @@ import pytest
 
 from telemetry import tokens
 from tests import servers
-from tests.telemetry.rows import clear_landing, n_samples, sql
+from tests.telemetry.rows import n_samples, sql
 
 ROOT = Path(__file__).parents[2]
-
-
-@pytest.fixture
-def landing_zone(transactional_db: None) -> Iterator[None]:
-    clear_landing()
-    yield
-    clear_landing()
 
 
 def _until(condition: Callable[[], Any]) -> None:

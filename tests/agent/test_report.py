@@ -24,7 +24,7 @@ class Fixed:
         self.name, self.warnings = name, warnings
 
     async def read(self) -> Any:
-        raise NotImplementedError
+        raise AssertionError("a report reads nothing by itself")
 
 
 def last(state: str = "ok", read_s: float = 0.01) -> Last:

@@ -64,20 +64,16 @@ def asked() -> Iterator[Asked]:
     server.server_close()
 
 
-def test_each_kind_of_field_is_folded_as_the_store_folds_it() -> None:
+def test_each_kind_of_signal_is_folded_as_history_folds_it() -> None:
     matchers = 'fleet="f"'
-    assert expression("instance", "running", matchers, bin_s=60.0) == (
+    assert expression("instance", "requests_running", matchers, bin_s=60.0) == (
         "avg by (fleet,cluster,instance) "
         '(avg_over_time(prfaas_instance_requests_running{fleet="f"}[60s]))'
     )
     assert expression("link", "tx_bytes_total", matchers, bin_s=10.0) == (
         'max by (link) (last_over_time(prfaas_link_tx_bytes_total{fleet="f"}[10s]))'
     )
-    assert expression("router", "requests_local_total", matchers, bin_s=10.0) == (
-        "sum by (fleet,cluster,router) (last_over_time(prfaas_router_requests_total"
-        '{fleet="f",key=~"local(\\\\|.*)?"}[10s]))'
-    )
-    assert expression("router", "plan_version", matchers, bin_s=10.0).startswith("max by")
+    assert expression("router", "requests_per_s", matchers, bin_s=10.0).startswith("avg by")
 
 
 def test_a_range_comes_back_in_the_shape_of_the_store(asked: Asked) -> None:
@@ -86,7 +82,7 @@ def test_a_range_comes_back_in_the_shape_of_the_store(asked: Asked) -> None:
     found = history.series(
         Client(asked.url + "/prometheus/"),
         "instance",
-        "running",
+        "requests_running",
         paths=["f/pd/d.0", "f/pd/d1", "g/p/d0"],
         since_s=61.0,
         until_s=350.0,
@@ -119,7 +115,13 @@ def test_many_paths_are_several_questions(asked: Asked) -> None:
     asked.says()
     paths = [f"f/pd/d{i}" for i in range(250)]
     history.series(
-        Client(asked.url), "instance", "running", paths=paths, since_s=0.0, until_s=20.0, bin_s=10.0
+        Client(asked.url),
+        "instance",
+        "requests_running",
+        paths=paths,
+        since_s=0.0,
+        until_s=20.0,
+        bin_s=10.0,
     )
     assert len(asked.paths) == 3
 

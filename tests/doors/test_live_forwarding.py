@@ -29,7 +29,7 @@ def test_what_an_agent_shipped_is_history_elsewhere(token: str, tmp_path: Path) 
                 found = history.series(
                     Client(url),
                     "instance",
-                    "running",
+                    "requests_running",
                     paths=[path],
                     since_s=now_s - 60.0,
                     # Not beyond now: VictoriaMetrics repeats what is fresh in bins to come.

@@ -102,13 +102,17 @@ def test_what_is_forwarded_can_be_read_back(receiver: str) -> None:
 
     programs.until(settled)
     # One reading in ten seconds: the even ones.
-    assert read("instance", "running", "f/pd/d.0") == [2.0 * i for i in range(N)]
-    assert read("instance", "running", "f/pd/d.0", 20.0) == [1.0 + 4.0 * i for i in range(N // 2)]
+    assert read("instance", "requests_running", "f/pd/d.0") == [2.0 * i for i in range(N)]
+    assert read("instance", "requests_running", "f/pd/d.0", 20.0) == [
+        1.0 + 4.0 * i for i in range(N // 2)
+    ]
     assert read("instance", "prompt_tokens_total", "f/pd/d.0", 20.0) == [
         200.0 + 400.0 * i for i in range(N // 2)
     ]
-    assert read("router", "plan_version", "f/pd/gw") == [7.0] * N
-    assert read("router", "requests_local_total", "f/pd/gw") == [6.0 * i for i in range(N)]
+    [plan] = client.query("prfaas_router_plan_version", at_s=NOW_S - 5)
+    assert plan.points[0][1] == 7.0
+    [local] = client.query('prfaas_router_requests_total{key="local|A"}', at_s=NOW_S - 5)
+    assert local.points[0][1] == 4.0 * (N - 1)
     assert read("link", "tx_gbps", "p->pd") == [1.0 + 2 * i for i in range(N)]
     [count] = client.query(
         'prfaas_instance_ttft_seconds_bucket{instance="d.0",le="1.0"}', at_s=NOW_S - 5

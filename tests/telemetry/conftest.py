@@ -9,15 +9,6 @@ import pytest_django
 
 from telemetry import tokens
 from tests import servers
-from tests.telemetry.rows import clear_landing
-
-
-@pytest.fixture
-def landing_zone(transactional_db: None) -> Iterator[None]:
-    """The database with empty landing tables, which Django's own flush leaves alone."""
-    clear_landing()
-    yield
-    clear_landing()
 
 
 @pytest.fixture(scope="module")

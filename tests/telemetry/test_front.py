@@ -7,44 +7,18 @@ import gzip
 import re
 import socket
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import msgspec
 import pytest
-import pytest_django
 
-from telemetry import tokens, wire
+from telemetry import wire
 from tests import servers
 from tests.telemetry.batches import batch, instance, unique
-from tests.telemetry.rows import clear_landing, sql
+from tests.telemetry.rows import sql
 
 pytestmark = pytest.mark.django_db(transaction=True)
-
-
-@pytest.fixture
-def landing_zone(transactional_db: None) -> Iterator[None]:
-    clear_landing()
-    yield
-    clear_landing()
-
-
-@pytest.fixture(scope="module")
-def server(
-    django_db_setup: None,
-    django_db_blocker: pytest_django.DjangoDbBlocker,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[servers.Server]:
-    with django_db_blocker.unblock():
-        running = servers.start(tmp_path_factory.mktemp("front") / "log")
-    yield running
-    running.stop()
-
-
-@pytest.fixture
-def token(landing_zone: None) -> str:
-    return tokens.issue("test agent", ["ingest"], "", "tests")[1]
 
 
 class Wire:

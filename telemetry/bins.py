@@ -42,8 +42,9 @@ LEVELS: Final = (
     Level("telemetry_rollup_10s", "telemetry_chunk", 10.0, 600.0),
     Level("telemetry_rollup_1m", "telemetry_rollup_10s", 60.0, 7200.0),
 )
-GAUGE_BITS: Final = 13
-"""Of the mantissa of a gauge with many decimals: four digits, for a mean over seconds enough."""
+GAUGE_BITS: Final = 9
+"""Of the mantissa of a gauge with many decimals: to a thousandth, less than a chart's line is wide.
+What decides reads raw."""
 
 
 @dataclass(frozen=True)
@@ -215,38 +216,53 @@ def from_rollups(
 def _coarser(
     level: Level, parts: Sequence[tuple[Finer, Bins]], start_s: float, n_sources: int
 ) -> Bins:
-    shape = (level.n_bins, n_sources)
-    low, high, last, gain = (np.full(shape, np.nan) for _ in range(4))
-    count, total = np.zeros(shape), np.zeros(shape)
-    is_counter = any(bins.gain is not None for _, bins in parts)
-    for row, bins in parts:
-        fine_s = LEVELS[0].bin_s
-        offset_s = row.start_s - start_s
-        for i in range(row.n_ticks):
-            j = int((offset_s + i * fine_s) // level.bin_s)
-            if not 0 <= j < level.n_bins:
-                continue
-            known = bins.count[i] > 0
-            low[j] = np.fmin(low[j], bins.low[i])
-            high[j] = np.fmax(high[j], bins.high[i])
-            last[j] = np.where(known, bins.mean[i], last[j])
-            n = np.where(known, bins.count[i], 0.0)
-            count[j] += n
-            total[j] += np.where(known, bins.mean[i] * n, 0.0)
-            if bins.gain is not None:
-                told = ~np.isnan(bins.gain[i])
-                gain[j] = np.where(told, np.nan_to_num(gain[j]) + bins.gain[i], gain[j])
-    seen = count > 0
-    mean = np.where(seen, total / np.maximum(count, 1.0), np.nan)
-    count = np.where(seen, count, np.nan)
-    return Bins(low, last if is_counter else mean, high, count, gain=gain if is_counter else None)
+    fine_s = LEVELS[0].bin_s
+    of = np.concatenate(
+        [
+            (row.start_s - start_s + np.arange(row.n_ticks) * fine_s) // level.bin_s
+            for row, _ in parts
+        ]
+    ).astype(np.int64)
+    # Rows are ascending in time, so the finer bins of one coarser bin lie together.
+    inside = np.flatnonzero((of >= 0) & (of < level.n_bins))
+    of = of[inside]
+    firsts = np.flatnonzero(np.diff(of, prepend=-1))
+
+    def folded(fold: np.ufunc, values: Matrix) -> Matrix:
+        out = np.full((level.n_bins, n_sources), np.nan)
+        out[of[firsts]] = fold.reduceat(values, firsts, axis=0)
+        return out
+
+    def of_all(name: str) -> Matrix:
+        return np.concatenate([getattr(bins, name) for _, bins in parts])[inside]
+
+    if not of.size:
+        return Bins(*(np.full((level.n_bins, n_sources), np.nan) for _ in range(4)))
+    low, mean, high, count = (of_all(name) for name in ("low", "mean", "high", "count"))
+    known = count > 0
+    n = np.where(known, count, 0.0)
+    counted = folded(np.add, n)
+    counted[~(counted > 0)] = np.nan
+    low, high = folded(np.fmin, low), folded(np.fmax, high)
+    if not any(bins.gain is not None for _, bins in parts):
+        total = folded(np.add, np.where(known, mean * n, 0.0))
+        return Bins(low, total / counted, high, counted)
+    place = folded(np.maximum, np.where(known, np.arange(len(known))[:, None], -1.0))
+    last = np.take_along_axis(mean, np.nan_to_num(place, nan=0.0).clip(0).astype(np.intp), axis=0)
+    # A signal has gains in each of its rows or in none: what counts is in its name.
+    gain = of_all("gain")
+    told = ~np.isnan(gain)
+    gained = folded(np.add, np.where(told, gain, 0.0))
+    gained[~(folded(np.add, told.astype(np.float64)) > 0)] = np.nan
+    return Bins(low, np.where(place >= 0, last, np.nan), high, counted, gain=gained)
 
 
 def pack(bins: Bins) -> bytes:
     """Bins as one column."""
     if bins.gain is not None:
         # A counter's least and greatest value say nothing that its last and its gain do not.
-        parts = [bins.mean, bins.count, bins.gain]
+        # Nor does its gain mostly, which is what its last value rose by.
+        parts = [bins.mean, bins.count, bins.gain - _risen(bins.mean)]
         return msgspec.msgpack.encode([columns.encode(part, exact=True) for part in parts])
     return msgspec.msgpack.encode(
         [
@@ -260,10 +276,20 @@ def unpack(column: bytes, n_bins: int, n_sources: int) -> Bins:
     """The bins of a column; a counter's `low` and `high` are its last value."""
     parts = [columns.decode(part, n_bins, n_sources) for part in msgspec.msgpack.decode(column)]
     if len(parts) == 3:
-        last, count, gain = parts
-        return Bins(last, last, last, count, gain=gain)
+        last, count, beyond = parts
+        return Bins(last, last, last, count, gain=beyond + _risen(last))
     mean, count, low, high = parts
     return Bins(low, mean, high, count)
+
+
+def _risen(last: Matrix) -> Matrix:
+    """By how much each is above the last known one before, zero where there is none."""
+    place = np.where(np.isnan(last), -1, np.arange(len(last))[:, None])
+    before = np.maximum.accumulate(place, axis=0)
+    before = np.concatenate([np.full((1, last.shape[1]), -1), before[:-1]])
+    risen = last - np.take_along_axis(last, np.maximum(before, 0), axis=0)
+    # Gain and rise are near each other or whole: to take one off and add it again loses nothing.
+    return np.where((before >= 0) & ~np.isnan(risen), risen, 0.0)
 
 
 def mean_and_count(column: bytes, n_bins: int, n_sources: int) -> tuple[Matrix, Matrix]:

@@ -10,6 +10,7 @@ import itertools
 import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from operator import attrgetter
 from typing import Any, Final, Literal
 
@@ -71,6 +72,14 @@ _others: Final = {
     kind: tuple((name, shape) for name, shape in shapes.items() if shape != "number")
     for kind, shapes in SHAPES.items()
 }
+_OTHERS: Final = {kind: tuple(name for name, _ in others) for kind, others in _others.items()}
+_shaped: Final = {kind: attrgetter(*names) for kind, names in _OTHERS.items()}
+_SAID: Final = {
+    "instance": ("at_s", "signals", "state", "error", "epoch_s"),
+    "link": ("at_s", "signals", "state", "error"),
+    "router": ("at_s", "signals", "state", "error", "epoch_s", *_PLAN),
+}
+_said: Final = {kind: attrgetter(*names) for kind, names in _SAID.items()}
 
 
 def is_counter(name: str) -> bool:
@@ -78,12 +87,55 @@ def is_counter(name: str) -> bool:
     return name.endswith("_total")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What one batch said of its sources of one kind: `numbers` has shape (n_sources, n_numbers),
+    NaN where there is none; of all else those columns in which anything stands."""
+
+    at_s: Sequence[float]
+    numbers: Matrix
+    others: Mapping[str, Sequence[Any]]
+
+
+@dataclass(frozen=True, slots=True)
 class Row:
-    """One stored batch: when it came in and what it said."""
+    """One stored batch as chunks need it. A thousand batches as they were would not fit into the
+    processor's caches, and take twice the time for that."""
 
     received_s: float
-    batch: wire.Batch
+    key: tuple[str, int, int]
+    told: Mapping[str, Told]
+
+    @classmethod
+    def of(cls, batch: wire.Batch, received_s: float) -> Row:
+        """The row of a batch that came in at `received_s`."""
+        told = {
+            kind: _told(kind, samples)
+            for kind in layouts.KINDS
+            if (samples := layouts.samples(batch, kind))
+        }
+        return cls(received_s, (batch.agent, batch.boot, batch.seq), told)
+
+    @property
+    def times(self) -> list[float]:
+        """When its readings were taken, epoch seconds."""
+        return [at_s for told in self.told.values() for at_s in told.at_s]
+
+
+def _told(kind: str, samples: Sequence[Any]) -> Told:
+    # Attributes of all readings at once: this is most of what a compaction does.
+    said = dict(zip(_SAID[kind], zip(*map(_said[kind], samples), strict=True), strict=True))
+    signals = said.pop("signals")
+    at_s = said.pop("at_s")
+    if said["state"].count("ok") == len(samples):
+        del said["state"]
+    shaped = zip(*map(_shaped[kind], signals), strict=True)
+    said.update(zip(_OTHERS[kind], shaped, strict=True))
+    return Told(
+        at_s,
+        np.array(list(map(_numbers[kind], signals)), dtype=np.float64),
+        {name: column for name, column in said.items() if column.count(None) < len(column)},
+    )
 
 
 @dataclass(frozen=True)
@@ -100,28 +152,27 @@ class Chunk:
 
 def build(kind: str, rows: Sequence[Row]) -> Chunk | None:
     """The readings of `kind` in batches of one layout, ascending by time; None without any."""
-    table = [layouts.samples(row.batch, kind) for row in rows]
-    n_sources = len(table[0]) if table else 0
-    if not n_sources:
+    told = [row.told[kind] for row in rows if kind in row.told]
+    if not told:
         return None
-    n_ticks = len(rows)
-    flat = [sample for samples in table for sample in samples]
-    at = np.rint(np.array([s.at_s for s in flat]) * MICRO).reshape(n_ticks, n_sources)
-    received = np.rint(np.array([[row.received_s] for row in rows]) * MICRO)
+    n_ticks, n_sources = len(told), len(told[0].at_s)
+    at = np.rint(np.array([one.at_s for one in told]) * MICRO)
+    received = np.rint(np.array([[row.received_s] for row in rows if kind in row.told]) * MICRO)
+    others = {
+        name: _column(name, told, n_sources)
+        for name in dict.fromkeys(name for one in told for name in one.others)
+    }
     found = {
         AT: columns.encode(at, exact=True),
         RECEIVED: columns.encode(received, exact=True),
-        **_process(kind, flat, n_ticks, n_sources),
+        **_process(kind, others, n_ticks, n_sources),
     }
-    signals = [sample.signals for sample in flat]
-    numbers = np.array([_numbers[kind](s) for s in signals], dtype=np.float64)
-    for i, name in enumerate(_NUMBERS[kind]):
-        matrix = numbers[:, i].reshape(n_ticks, n_sources)
+    numbers = np.ascontiguousarray(np.stack([one.numbers for one in told]).transpose(2, 0, 1))
+    for name, matrix in zip(_NUMBERS[kind], numbers, strict=True):
         found[name] = columns.encode(matrix, exact=is_counter(name))
     for name, shape in _others[kind]:
-        values = [getattr(s, name) for s in signals]
-        if any(value is not None for value in values):
-            found[name] = _ENCODERS[shape](values, n_ticks, n_sources)
+        if name in others:
+            found[name] = _ENCODERS[shape](others[name], n_ticks, n_sources)
     return Chunk(
         kind=kind,
         n_ticks=n_ticks,
@@ -171,22 +222,29 @@ def samples(
     return out
 
 
-def _process(kind: str, flat: Sequence[Any], n_ticks: int, n_sources: int) -> dict[str, bytes]:
+def _column(name: str, told: Sequence[Told], n_sources: int) -> list[Any]:
+    """Values of all ticks and sources, tick by tick."""
+    absent = ["ok" if name == "state" else None] * n_sources
+    return list(chain.from_iterable(one.others.get(name, absent) for one in told))
+
+
+def _process(
+    kind: str, others: Mapping[str, Sequence[Any]], n_ticks: int, n_sources: int
+) -> dict[str, bytes]:
     """What is not a signal: states, errors, the start of processes, plans."""
     found = {}
-    states = {i: sample.state for i, sample in enumerate(flat) if sample.state != "ok"}
-    errors = {i: sample.error for i, sample in enumerate(flat) if sample.error is not None}
-    if states:
+    if "state" in others:
+        states = {i: state for i, state in enumerate(others["state"]) if state != "ok"}
         found[STATE] = columns.encode_objects(states)
-    if errors:
+    if "error" in others:
+        errors = {i: error for i, error in enumerate(others["error"]) if error is not None}
         found[ERROR] = columns.encode_objects(errors)
-    if kind != "link":
-        epochs = np.array([sample.epoch_s for sample in flat], dtype=np.float64)
-        found[EPOCH] = columns.encode(epochs.reshape(n_ticks, n_sources), exact=True)
+    counted = {EPOCH: "epoch_s"} if kind != "link" else {}
     if kind == "router":
-        for name in _PLAN:
-            values = np.array([getattr(sample, name) for sample in flat], dtype=np.float64)
-            found[f"@{name}"] = columns.encode(values.reshape(n_ticks, n_sources), exact=True)
+        counted |= {f"@{name}": name for name in _PLAN}
+    for column, name in counted.items():
+        numbers = np.array(others.get(name, [None] * n_ticks * n_sources), dtype=np.float64)
+        found[column] = columns.encode(numbers.reshape(n_ticks, n_sources), exact=True)
     return found
 
 

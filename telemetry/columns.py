@@ -22,7 +22,7 @@ from telemetry.zstd import Zstd
 
 Matrix = npt.NDArray[np.float64]
 
-_LEVEL: Final = 3
+_LEVEL: Final = 6
 _zstd: Final = Zstd(_LEVEL)
 MAX_COLUMN_BYTES: Final = 1 << 28
 """What one column may unpack to: a bound against a damaged row."""

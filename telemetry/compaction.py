@@ -122,11 +122,26 @@ def _landed(layout_ids: list[int], until: datetime) -> Iterator[tuple[int, list[
         for layout_id, rows in itertools.groupby(copy.rows(), key=itemgetter(0)):
             yield (
                 layout_id,
-                [chunks.Row(received_s, bodies.unpack(body)) for _, received_s, body in rows],
+                [chunks.Row.of(bodies.unpack(body), received_s) for _, received_s, body in rows],
             )
 
 
 def _stored(layout_id: int, rows: list[chunks.Row], until: datetime) -> list[tables.Stored]:
+    """The rows' chunks. One batch that nobody foresaw costs itself, and stops no other."""
+    try:
+        return _chunks(layout_id, rows, until)
+    except Exception:
+        if len(rows) == 1:
+            [row] = rows
+            name = "/".join(map(str, row.key))
+            log.exception("batch %s of layout %d cannot be kept as a chunk", name, layout_id)
+            return []
+        middle = len(rows) // 2
+        halves = (rows[:middle], rows[middle:])
+        return [made for half in halves for made in _stored(layout_id, half, until)]
+
+
+def _chunks(layout_id: int, rows: list[chunks.Row], until: datetime) -> list[tables.Stored]:
     out = []
     for part in _spans(rows):
         for kind in layouts.KINDS:
@@ -151,7 +166,7 @@ def _spans(rows: list[chunks.Row]) -> Iterator[list[chunks.Row]]:
     part: list[chunks.Row] = []
     low_s = high_s = 0.0
     for row in rows:
-        times = [s.at_s for kind in layouts.KINDS for s in layouts.samples(row.batch, kind)]
+        times = row.times
         if not times:
             continue
         first_s, last_s = min(times), max(times)

@@ -186,8 +186,8 @@ def _landed(
     """What landed since the last compaction, as one chunk a layout."""
     earlier = tables.utc(shared["since"].timestamp() - bins.BEFORE_S)
     for layout_id, packed in history.landed({**shared, "since": earlier}):
-        rows = [chunks.Row(0.0, bodies.unpack(body)) for body in packed]
-        rows.sort(key=lambda row: layouts.samples(row.batch, kind)[0].at_s)
+        rows = [chunks.Row.of(bodies.unpack(body), 0.0) for body in packed]
+        rows.sort(key=lambda row: row.told[kind].at_s[0])
         chunk = chunks.build(kind, rows)
         if chunk is not None:
             kept = {n: chunk.columns[n] for n in (*_RAW, signal) if n in chunk.columns}

@@ -1,4 +1,4 @@
-"""Group commit: batches wait up to 50 ms, then one transaction stores them all.
+"""Group commit: batches wait up to 100 ms, then one transaction stores them all.
 
 `offer` answers with a future that resolves only after the commit. The queue is bounded by batches
 and by bytes; when it is full, or the database is away, offering raises Unavailable at once, so
@@ -8,6 +8,7 @@ that agents spool and come back instead of waiting in our memory.
 from __future__ import annotations
 
 import asyncio
+import collections
 import contextlib
 import logging
 import random
@@ -20,12 +21,13 @@ from typing import Final
 import psycopg
 from prometheus_client import Counter, Gauge, Histogram
 
-from telemetry import bodies, wire
-from telemetry.landing import Arrival, Landing, Outcome
+from telemetry import wire
+from telemetry.arrivals import Arrival
+from telemetry.landing import Landing, Outcome
 
 log = logging.getLogger(__name__)
 
-WINDOW_S: Final = 0.05
+WINDOW_S: Final = 0.1
 MAX_HELD_BYTES: Final = 64 * 1024 * 1024
 _START_TIMEOUT_S: Final = 3.0
 _COMMIT_TIMEOUT_S: Final = 20.0
@@ -91,10 +93,13 @@ class Flusher:
         self._stopping = False
         self._ready = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        QUEUED.set_function(lambda: len(self._waiting))
 
     async def start(self) -> None:
         """Begin to connect and commit; a database that is there is waited for, briefly."""
-        self._task = asyncio.create_task(self._run(), name="ingest flusher")
+        self._loop = asyncio.get_running_loop()
+        self._task = self._loop.create_task(self._run(), name="ingest flusher")
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._ready.wait(), _START_TIMEOUT_S)
 
@@ -131,10 +136,10 @@ class Flusher:
         self.hold(0)
         if self._stopping:
             raise Unavailable("the console is stopping")
-        body = bodies.pack(wire.encode(batch) if encoded is None else encoded)
-        done: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
-        self._waiting.append(_Waiting(Arrival(batch, body, received_s), done))
-        QUEUED.set(len(self._waiting))
+        assert self._loop is not None  # it holds nothing before it has begun
+        arrival = Arrival.of(batch, received_s=received_s, encoded=encoded)
+        done: asyncio.Future[Outcome] = self._loop.create_future()
+        self._waiting.append(_Waiting(arrival, done))
         self._work.set()
         return done
 
@@ -174,6 +179,7 @@ class Flusher:
     async def _commit_groups(self, connection: psycopg.AsyncConnection, landing: Landing) -> None:
         """Commit groups until stopped. Raises psycopg.Error or TimeoutError with the connection."""
         kept_up_s = self._clock()
+        next_s = time.monotonic()
         while self._waiting or not self._stopping:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._work.wait(), _UPKEEP_EVERY_S)
@@ -181,7 +187,9 @@ class Flusher:
                 kept_up_s = self._clock()
                 await self._upkeep(connection)
             if not self._stopping:
-                await asyncio.sleep(self._window_s)
+                # One turn at least: what came along with the first goes along.
+                await asyncio.sleep(max(0.0, next_s - time.monotonic()))
+            next_s = time.monotonic() + self._window_s
             self._flushing = self._take()
             if self._flushing:
                 await self._flush(connection, landing, self._flushing)
@@ -211,9 +219,10 @@ class Flusher:
                 await self._flush(connection, landing, group[middle:])
             return
         COMMIT_S.observe(time.perf_counter() - started_s)
+        for state, n in collections.Counter(outcome.state for outcome in outcomes).items():
+            BATCHES.labels(state).inc(n)
         stored = []
         for waiting, outcome in zip(group, outcomes, strict=True):
-            BATCHES.labels(outcome.state).inc()
             if outcome.state == "stored":
                 stored.append(waiting.arrival)
             if not waiting.done.done():
@@ -222,8 +231,7 @@ class Flusher:
             self._publish(stored)
 
     def _reject(self, waiting: _Waiting, exc: Exception) -> None:
-        batch = waiting.arrival.batch
-        log.error("batch %s/%s/%s rejected: %s", batch.agent, batch.boot, batch.seq, exc)
+        log.error("batch %s/%s/%s rejected: %s", *waiting.arrival.key, exc)
         BATCHES.labels("rejected").inc()
         by_content = isinstance(exc, psycopg.DataError | psycopg.IntegrityError)
         primary = exc.diag.message_primary if isinstance(exc, psycopg.Error) else None
@@ -233,7 +241,6 @@ class Flusher:
 
     def _take(self) -> list[_Waiting]:
         taken, self._waiting = self._waiting, []
-        QUEUED.set(0)
         if not self._stopping:
             self._work.clear()
         return taken

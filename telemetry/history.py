@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Any, Final
 
 import numpy as np
@@ -18,7 +19,8 @@ import numpy.typing as npt
 
 from telemetry import bins, bodies, chunks, columns, layouts, tables
 from telemetry.columns import Matrix
-from telemetry.store import QueryError, layouts_since
+from telemetry.looks import layouts_since
+from telemetry.store import QueryError
 
 BINS_S: Final = (2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0, 900.0, 1800.0, 3600.0)
 """Widths of bins, each finer table's own among them, then hours and days. Raw readings come once a
@@ -26,6 +28,7 @@ second: finer bins would show holes that are not."""
 _LONGER_S: Final = (7200.0, 21600.0)
 MAX_CELLS: Final = 4_000_000
 """Bins times sources of one answer."""
+_READINGS_AT_ONCE: Final = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -155,6 +158,10 @@ def targets_of(kind: str, paths: Sequence[str], *, since_s: float) -> dict[int, 
     return out
 
 
+Readings = tuple[npt.NDArray[np.float64], npt.NDArray[np.float64], npt.NDArray[np.intp]]
+"""(times, values, places in the answer) of readings, source by source."""
+
+
 @dataclass
 class _Folded:
     """Readings folded into bins: sums and counts, or of a counter the last value and its time."""
@@ -165,7 +172,9 @@ class _Folded:
     n_bins: int
     total: Matrix
     count: Matrix
-    last_at_s: Matrix = field(repr=False)
+    last_at_s: Matrix
+    waiting: list[Readings] = field(default_factory=list)
+    n_waiting: int = 0
 
     @classmethod
     def empty(cls, signal: str, start_s: float, bin_s: float, n_bins: int, n_paths: int) -> _Folded:
@@ -185,6 +194,7 @@ class _Folded:
         return self.start_s + self.n_bins * self.bin_s
 
     def values(self) -> Matrix:
+        self.settle()
         with np.errstate(invalid="ignore"):
             return np.where(self.count > 0, self.total / np.maximum(self.count, 1.0), np.nan)
 
@@ -205,7 +215,7 @@ class _Folded:
         mean, count = mean[low:high], count[low:high]
         if chunks.is_counter(self.signal):
             at_s = start_s + width_s * np.arange(low, high)[:, None]
-            self.add(np.broadcast_to(at_s, mean.shape), mean, None, places)
+            self.add(np.broadcast_to(at_s, mean.shape), mean, places)
             return
         good = ~np.isnan(mean)
         total, weight = np.where(good, mean * count, 0.0), np.where(good, count, 0.0)
@@ -222,43 +232,53 @@ class _Folded:
         self.total[rows, columns_of] += total
         self.count[rows, columns_of] += weight
 
-    def add(
-        self, at_s: Matrix, values: Matrix, count: Matrix | None, places: npt.NDArray[np.intp]
-    ) -> None:
-        """Readings (or bins with their counts) of some sources, all of shape (n_ticks, n)."""
-        index = np.floor((at_s - self.start_s) / self.bin_s).astype(np.intp)
-        good = (index >= 0) & (index < self.n_bins) & ~np.isnan(values)
-        if not good.any():
-            return
-        local = np.broadcast_to(np.arange(len(places)), index.shape)[good]
-        index, values, at_s = index[good], values[good], at_s[good]
-        if chunks.is_counter(self.signal):
-            self._add_last(index, places[local], values, at_s)
-            return
-        weight = np.ones_like(values) if count is None else count[good]
-        first, n_rows = int(index.min()), int(index.max() - index.min()) + 1
-        flat = (index - first) * len(places) + local
-        shape, size = (n_rows, len(places)), n_rows * len(places)
-        rows = slice(first, first + n_rows)
-        self.total[rows, places] += np.bincount(flat, values * weight, size).reshape(shape)
-        self.count[rows, places] += np.bincount(flat, weight, size).reshape(shape)
+    def add(self, at_s: Matrix, values: Matrix, places: npt.NDArray[np.intp]) -> None:
+        """Readings of some sources, shape (n_ticks, n_places). They wait to be folded together."""
+        self.waiting.append((at_s.T.reshape(-1), values.T.reshape(-1), places.repeat(len(at_s))))
+        self.n_waiting += at_s.size
+        if self.n_waiting > _READINGS_AT_ONCE:
+            self.settle()
 
-    def _add_last(
+    def settle(self) -> None:
+        """Fold the readings that wait: all at once, for each alone is too small for arrays."""
+        if not self.waiting:
+            return
+        at_s, values, places = map(np.concatenate, zip(*self.waiting, strict=True))
+        self.waiting.clear()
+        self.n_waiting = 0
+        index = np.floor((at_s - self.start_s) / self.bin_s)
+        good = np.flatnonzero((index >= 0) & (index < self.n_bins) & ~np.isnan(values))
+        if not good.size:
+            return
+        at_s, values = at_s[good], values[good]
+        cells = index[good].astype(np.intp) * self.total.shape[1] + places[good]
+        if chunks.is_counter(self.signal):
+            self._settle_last(cells, values, at_s)
+            return
+        shape, size = self.total.shape, self.total.size
+        self.total += np.bincount(cells, values, size).reshape(shape)
+        self.count += np.bincount(cells, minlength=size).reshape(shape)
+
+    def _settle_last(
         self,
-        index: npt.NDArray[np.intp],
-        columns_of: npt.NDArray[np.intp],
+        cells: npt.NDArray[np.intp],
         values: npt.NDArray[np.float64],
         at_s: npt.NDArray[np.float64],
     ) -> None:
+        # Readings of a source lie together in order of time, so of most cells one is left to sort.
+        same = cells[1:] == cells[:-1]
+        if not (same & (at_s[1:] < at_s[:-1])).any():
+            last = np.append(~same, True)
+            cells, values, at_s = cells[last], values[last], at_s[last]
         order = np.argsort(at_s, kind="stable")
-        index, columns_of = index[order], columns_of[order]
-        values, at_s = values[order], at_s[order]
-        newer = at_s >= self.last_at_s[index, columns_of]
-        index, columns_of = index[newer], columns_of[newer]
-        # Of several readings in one bin the last assignment stays, which is the newest.
-        self.total[index, columns_of] = values[newer]
-        self.last_at_s[index, columns_of] = at_s[newer]
-        self.count[index, columns_of] = 1.0
+        cells, values, at_s = cells[order], values[order], at_s[order]
+        last_at_s = self.last_at_s.reshape(-1)
+        newer = at_s >= last_at_s[cells]
+        cells = cells[newer]
+        # Of several readings in one cell the last assignment stays, which is the newest.
+        self.total.reshape(-1)[cells] = values[newer]
+        last_at_s[cells] = at_s[newer]
+        self.count.reshape(-1)[cells] = 1.0
 
 
 def _fill(folded: _Folded, kind: str, targets: dict[int, Target]) -> None:
@@ -304,12 +324,25 @@ def _add_rollups(
     level: bins.Level,
     rows: Sequence[tuple[int, int, float, bytes]],
 ) -> None:
-    for layout_id, n_bins, start_s, column in rows:
-        target = targets[layout_id]
-        mean, count = bins.mean_and_count(column, n_bins, target.n_sources)
-        if not target.is_whole:
-            mean, count = mean[:, target.sources], count[:, target.sources]
-        folded.add_bins(start_s, level.bin_s, mean, count, target.places)
+    # Rows of one span are added together: each alone is too small for arrays.
+    for (start_s, n_bins), together in groupby(sorted(rows, key=_span), key=_span):
+        parts = []
+        for layout_id, _, _, column in together:
+            target = targets[layout_id]
+            mean, count = bins.mean_and_count(column, n_bins, target.n_sources)
+            if not target.is_whole:
+                mean, count = mean[:, target.sources], count[:, target.sources]
+            parts.append((mean, count, target.places))
+        means, counts, places = zip(*parts, strict=True)
+        if np.unique(everywhere := np.concatenate(places)).size == everywhere.size:
+            parts = [(np.concatenate(means, axis=1), np.concatenate(counts, axis=1), everywhere)]
+        for mean, count, where in parts:  # one by one where a source is in two layouts
+            folded.add_bins(start_s, level.bin_s, mean, count, where)
+
+
+def _span(row: tuple[int, int, float, bytes]) -> tuple[float, int]:
+    _, n_bins, start_s, _ = row
+    return start_s, n_bins
 
 
 _WAITS: Final = """
@@ -399,13 +432,14 @@ def _add_chunks(
         reach=tables.utc(shared["since"].timestamp() - chunks.SPAN_S),
     ):
         target = targets[layout_id]
-        at_s = columns.decode(at_column, n_ticks, target.n_sources)[:, target.sources]
-        at_s = at_s / chunks.MICRO
-        values = columns.decode(column, n_ticks, target.n_sources)[:, target.sources]
+        at_s = columns.decode(at_column, n_ticks, target.n_sources) / chunks.MICRO
+        values = columns.decode(column, n_ticks, target.n_sources)
+        if not target.is_whole:
+            at_s, values = at_s[:, target.sources], values[:, target.sources]
         if pending:
             own = np.floor(at_s / level.span_s) * level.span_s
             values = np.where(np.isin(own, list(spans[layout_id])), values, np.nan)
-        folded.add(at_s, values, None, target.places)
+        folded.add(at_s, values, target.places)
 
 
 def _add_landed(
@@ -421,7 +455,7 @@ def _add_landed(
             [[getattr(row[i].signals, signal) for i in target.sources] for row in table],
             dtype=np.float64,
         )
-        folded.add(at_s, values, None, target.places)
+        folded.add(at_s, values, target.places)
 
 
 def landed(shared: dict[str, Any]) -> Iterator[tuple[int, list[bytes]]]:

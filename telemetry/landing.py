@@ -20,7 +20,8 @@ from typing import Any, Final, Literal
 
 import psycopg
 
-from telemetry import bodies, layouts, partitions, reports, wire
+from telemetry import layouts, partitions, pg_arrays, reports
+from telemetry.arrivals import Arrival, BatchKey
 
 log = logging.getLogger(__name__)
 
@@ -32,22 +33,6 @@ LANDING_LOCK: Final = 1885757186
 """Advisory lock: held shared by every landing, alone by a compaction that takes its cut."""
 _MAX_LAYOUTS: Final = 100_000
 """Layouts remembered by one process."""
-
-
-_BatchKey = tuple[str, int, int]
-
-
-@dataclass(frozen=True)
-class Arrival:
-    """A checked batch, its row in the landing zone (`bodies.pack`) and when it came in."""
-
-    batch: wire.Batch
-    body: bytes
-    received_s: float
-
-    @property
-    def key(self) -> _BatchKey:
-        return (self.batch.agent, self.batch.boot, self.batch.seq)
 
 
 @dataclass(frozen=True)
@@ -79,7 +64,7 @@ class _Rows:
 
     batch: list[int] = field(default_factory=list)
     layout: list[int] = field(default_factory=list)
-    at: list[datetime] = field(default_factory=list)
+    at_s: list[float] = field(default_factory=list)
     body: list[bytes] = field(default_factory=list)
 
 
@@ -105,7 +90,7 @@ _STORE: Final = f"""
             greatest(clock_timestamp(), (SELECT cut FROM telemetry_compaction)),
             row.at, incoming.received_at, row.body
         FROM stored JOIN incoming USING (agent, boot, seq)
-        JOIN unnest(%s::int[], %s::bigint[], %s::timestamptz[], %b::bytea[])
+        JOIN unnest(%s::bigint[], %s::bigint[], %s::timestamptz[], %s::bytea[])
             AS row (place, layout_id, at, body) ON row.place = incoming.place
     )
     SELECT agent, boot, seq FROM stored
@@ -117,6 +102,7 @@ class Landing:
 
     def __init__(self, connection: psycopg.AsyncConnection) -> None:
         self._connection = connection
+        pg_arrays.register(connection)
         self._agents: dict[str, _Agent] = {}
         self._skews_s: dict[str, float] = {}
         self._layouts: dict[layouts.Key, _Known] = {}
@@ -124,7 +110,7 @@ class Landing:
 
     async def commit(self, arrivals: Sequence[Arrival]) -> list[Outcome]:
         """Store what is new; one outcome per arrival. psycopg.Error: nothing was stored."""
-        by_key: dict[_BatchKey, Arrival] = {}
+        by_key: dict[BatchKey, Arrival] = {}
         for arrival in arrivals:
             by_key.setdefault(arrival.key, arrival)
         ordered = sorted(by_key)
@@ -143,22 +129,22 @@ class Landing:
         return [_outcome(arrival, newest, stored) for arrival in arrivals]
 
     async def _store(
-        self, by_key: dict[_BatchKey, Arrival], ordered: Sequence[_BatchKey]
-    ) -> dict[_BatchKey, Arrival]:
+        self, by_key: dict[BatchKey, Arrival], ordered: Sequence[BatchKey]
+    ) -> dict[BatchKey, Arrival]:
         rows = await self._rows([by_key[key] for key in ordered])
         await self._write_agents([by_key[key] for key in ordered])
         agents, boots, seqs = zip(*ordered, strict=True)
         cursor = await self._connection.execute(
             _STORE,
             [
-                list(agents),
-                list(boots),
-                list(seqs),
-                [_utc(by_key[key].received_s) for key in ordered],
-                rows.batch,
-                rows.layout,
-                rows.at,
-                rows.body,
+                pg_arrays.Texts(agents),
+                pg_arrays.Int8s(boots),
+                pg_arrays.Int8s(seqs),
+                pg_arrays.Moments([by_key[key].received_s for key in ordered]),
+                pg_arrays.Int8s(rows.batch),
+                pg_arrays.Int8s(rows.layout),
+                pg_arrays.Moments(rows.at_s),
+                pg_arrays.Bytes(rows.body),
             ],
         )
         stored = {key: by_key[key] for key in await cursor.fetchall()}
@@ -184,16 +170,10 @@ class Landing:
         if len(self._layouts) > _MAX_LAYOUTS:
             self._layouts.clear()  # asked for again when they next report
             self._current.clear()
-        parts: list[tuple[int, layouts.Key, wire.Batch, bytes]] = []
         due: dict[layouts.Key, float] = {}
-        for place, arrival in enumerate(arrivals, 1):
-            ticks = layouts.single_ticks(arrival.batch)
-            for tick in ticks:
-                key = layouts.key_of(tick)
-                body = arrival.body
-                if tick is not arrival.batch:
-                    body = bodies.pack(wire.encode(tick))
-                parts.append((place, key, tick, body))
+        for arrival in arrivals:
+            for tick in arrival.ticks:
+                key = tick.layout
                 known = self._layouts.get(key)
                 if known is None or arrival.received_s >= known.seen_s + SEEN_EVERY_S:
                     due[key] = arrival.received_s
@@ -205,12 +185,12 @@ class Landing:
         if due:
             await self._write_layouts(due)
         rows = _Rows()
-        for place, key, tick, body in parts:
-            times = [s.at_s for kind in layouts.KINDS for s in layouts.samples(tick, kind)]
-            rows.batch.append(place)
-            rows.layout.append(self._layouts[key].id)
-            rows.at.append(_utc(max(times, default=tick.sent_at_s)))
-            rows.body.append(body)
+        for place, arrival in enumerate(arrivals, 1):
+            for tick in arrival.ticks:
+                rows.batch.append(place)
+                rows.layout.append(self._layouts[tick.layout].id)
+                rows.at_s.append(tick.at_s)
+                rows.body.append(tick.body)
         return rows
 
     async def _write_layouts(self, seen: dict[layouts.Key, float]) -> None:
@@ -289,24 +269,24 @@ class Landing:
         """Rows of agents with a new boot, and of those not rewritten for a while."""
         by_agent: dict[str, list[Arrival]] = {}
         for arrival in arrivals:
-            by_agent.setdefault(arrival.batch.agent, []).append(arrival)
+            by_agent.setdefault(arrival.agent, []).append(arrival)
         rows = {}
         for name, mine in sorted(by_agent.items()):
-            top = max(mine, key=lambda a: (a.batch.boot, a.batch.seq))
+            top = max(mine, key=lambda a: (a.boot, a.seq))
             # Transit and a backlog only ever make a clock look late: the largest difference since
             # the row was last written is the best.
-            seen_s = max(a.batch.sent_at_s - a.received_s for a in mine)
+            seen_s = max(a.sent_at_s - a.received_s for a in mine)
             self._skews_s[name] = max(seen_s, self._skews_s.get(name, seen_s))
             known = self._agents.get(name)
             if (
                 known is not None
-                and top.batch.boot == known.boot
+                and top.boot == known.boot
                 and top.received_s < known.seen_s + SEEN_EVERY_S
             ):
                 continue
             rows[name] = (
-                top.batch.boot,
-                top.batch.seq,
+                top.boot,
+                top.seq,
                 _utc(top.received_s),
                 self._skews_s.pop(name),
             )
@@ -340,21 +320,17 @@ class Landing:
         return dict(await cursor.fetchall())
 
     async def _save_reports(self, stored: Sequence[Arrival]) -> None:
-        told = [
-            (a.batch.agent, a.batch.report, a.received_s)
-            for a in stored
-            if a.batch.report is not None
-        ]
+        told = [(a.agent, a.report, a.received_s) for a in stored if a.report is not None]
         if told:
             await reports.save(self._connection, told)
 
 
-def _outcome(arrival: Arrival, newest: dict[str, int], stored: dict[_BatchKey, Arrival]) -> Outcome:
-    boot = newest.get(arrival.batch.agent, arrival.batch.boot)
+def _outcome(arrival: Arrival, newest: dict[str, int], stored: dict[BatchKey, Arrival]) -> Outcome:
+    boot = newest.get(arrival.agent, arrival.boot)
     # `is`: the same batch may wait twice in one group, and only one of the two was stored.
     if stored.get(arrival.key) is arrival:
-        return Outcome("stored", arrival.batch.boot)
-    if arrival.batch.boot < boot:
+        return Outcome("stored", arrival.boot)
+    if arrival.boot < boot:
         return Outcome("older", boot)
     return Outcome("duplicate", boot)
 

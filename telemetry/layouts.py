@@ -29,6 +29,7 @@ _FACT_NAMES: Final[dict[str, tuple[str, ...]]] = {
     "link": ("id", "measured_layer"),
     "router": ("id", "kind"),
 }
+_entries: Final = {kind: attrgetter(f"{kind}s") for kind in KINDS}
 _facts: Final = {kind: attrgetter(*names) for kind, names in _FACT_NAMES.items()}
 
 
@@ -93,31 +94,52 @@ def decode(encoded: bytes) -> Layout:
 
 def samples(batch: wire.Batch, kind: str) -> list[Any]:
     """The entries of `kind` in a batch."""
-    found: list[Any] = getattr(batch, f"{kind}s")
+    found: list[Any] = _entries[kind](batch)
     return found
 
 
-def single_ticks(batch: wire.Batch) -> list[wire.Batch]:
+_at_s: Final = attrgetter("at_s")
+_id: Final = attrgetter("id")
+
+
+def times(batch: wire.Batch) -> list[float]:
+    """When each of its entries was read, epoch seconds."""
+    return [*map(_at_s, batch.instances), *map(_at_s, batch.links), *map(_at_s, batch.routers)]
+
+
+def single_ticks(batch: wire.Batch) -> list[tuple[wire.Batch, float]]:
     """A batch with several moments as batches of one moment each, in order of time.
+
+    With each comes when its last entry was read, epoch seconds.
 
     One moment has each source once, all read within MOMENT_S: readers then find the readings of a
     time by the time of their batch.
     """
+    at_s = times(batch)
+    if not at_s or (max(at_s) - min(at_s) <= MOMENT_S and not _has_twice(batch)):
+        return [(batch, max(at_s, default=batch.sent_at_s))]
     entries = [(s.at_s, f"{kind}s", s) for kind in KINDS for s in samples(batch, kind)]
-    times = [at_s for at_s, _, _ in entries]
-    if len({(name, s.id) for _, name, s in entries}) == len(entries) and (
-        not times or max(times) - min(times) <= MOMENT_S
-    ):
-        return [batch]
     moments: list[dict[str, list[Any]]] = []
+    latest_s: list[float] = []
     began_s, seen = float("-inf"), set[tuple[str, str]]()
     for at_s, name, sample in sorted(entries, key=lambda entry: entry[0]):
         if at_s - began_s > MOMENT_S or (name, sample.id) in seen:
             moments.append({f"{kind}s": [] for kind in KINDS})
+            latest_s.append(at_s)
             began_s, seen = at_s, set()
         seen.add((name, sample.id))
         moments[-1][name].append(sample)
-    return [msgspec.structs.replace(batch, **moment) for moment in moments]
+        latest_s[-1] = at_s
+    ticks = [msgspec.structs.replace(batch, **moment) for moment in moments]
+    return list(zip(ticks, latest_s, strict=True))
+
+
+def _has_twice(batch: wire.Batch) -> bool:
+    """Is there a source with two readings?"""
+    return any(
+        len(set(map(_id, entries))) < len(entries)
+        for entries in (batch.instances, batch.links, batch.routers)
+    )
 
 
 def named(kind: str, facts: Facts) -> dict[str, Any]:

@@ -20,6 +20,10 @@ class ApiToken(models.Model):
     scopes = ArrayField(models.CharField(max_length=20))
     fleet = models.CharField(max_length=100, blank=True, help_text="Empty: every fleet.")
     created_by = models.CharField(max_length=150)
+    owner = models.CharField(max_length=150, blank=True, help_text="The person behind it.")
+    replaces = models.ForeignKey(
+        "self", null=True, blank=True, on_delete=models.SET_NULL, related_name="replaced_by"
+    )
     created_at = models.DateTimeField(auto_now_add=True)
     expires_at = models.DateTimeField(null=True, blank=True)
     revoked_at = models.DateTimeField(null=True, blank=True)

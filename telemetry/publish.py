@@ -23,7 +23,7 @@ import redis.asyncio
 from prometheus_client import Counter
 
 from telemetry import bodies, wire
-from telemetry.landing import Arrival
+from telemetry.arrivals import Arrival
 
 log = logging.getLogger(__name__)
 

@@ -17,6 +17,7 @@ from typing import Final
 
 import msgspec
 import psycopg
+from django.db.models import QuerySet
 
 from telemetry import wire
 from telemetry.models import Refusal, StoredReport
@@ -321,9 +322,9 @@ class Refusals:
         )
 
 
-def refused(*, since: datetime) -> list[Refusal]:
+def refused(*, since: datetime) -> QuerySet[Refusal]:
     """Kinds of refusal seen at or after `since`, the newest first."""
-    return list(Refusal.objects.filter(last_at__gte=since).order_by("-last_at", "-id"))
+    return Refusal.objects.filter(last_at__gte=since).order_by("-last_at", "-id")
 
 
 def _general(field: str) -> str:

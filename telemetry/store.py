@@ -11,7 +11,7 @@ import collections
 import contextlib
 import math
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final, NamedTuple
@@ -20,6 +20,7 @@ import msgspec
 import numpy as np
 
 from telemetry import bodies, chunks, layouts, tables, wire
+from telemetry.looks import layouts_and_floor
 
 Signals = wire.InstanceSignals | wire.LinkSignals | wire.RouterSignals
 Sample = wire.InstanceSample | wire.LinkSample | wire.RouterSample
@@ -84,30 +85,52 @@ def latest(kind: str, *, prefix: str = "", now_s: float, within_s: float = 3600.
 
     An instance whose newest sample says that it is gone is not among them.
     """
-    known = Places.of(kind, prefix, since_s=now_s - within_s)
+    return latest_of({kind: prefix}, now_s=now_s, within_s=within_s)[kind]
+
+
+def latest_of(
+    prefixes: Mapping[str, str], *, now_s: float, within_s: float = 3600.0
+) -> dict[str, list[Reading]]:
+    """By kind the same of several kinds, each with the prefix of its paths, in one go."""
     since_s, until_s = now_s - within_s, now_s + FUTURE_S
-    newest: dict[str, tuple[float, int, Reading]] = {}
-    [(floor_s,)] = tables.rows("SELECT extract(epoch FROM floor)::float8 FROM telemetry_compaction")
-    silent = known.ids
-    for layout_id, at_s, row in _newest_landed(known, since_s, until_s):
-        _keep_newest(newest, layout_id, known.readings(layout_id, row, since_s, until_s))
-        # What landed late is not what is newest: chunks may hold newer.
-        if at_s > floor_s + FUTURE_S:
-            silent.discard(layout_id)
-    for layout_id, chunk in _newest_chunks(known, silent, since_s, until_s):
-        rows = _last_of_bins(chunk, since_s, until_s, until_s - since_s)
-        readings = known.of_chunk(layout_id, chunk, rows, since_s, until_s)
-        _keep_newest(newest, layout_id, readings)
-    return [newest[path][2] for path in sorted(newest) if newest[path][2].state != "gone"]
+    found, floor_s = layouts_and_floor(since_s)
+    known = {kind: Places.among(found, floor_s, kind, of) for kind, of in prefixes.items()}
+    newest: dict[str, dict[str, tuple[float, int, Reading]]] = {kind: {} for kind in known}
+    silent = {kind: places.ids for kind, places in known.items()}
+    for layout_id, at_s, row in _newest_landed(set().union(*silent.values()), since_s, until_s):
+        for kind, places in known.items():
+            if layout_id not in places.sources:
+                continue
+            readings = places.readings(layout_id, row, since_s, until_s)
+            _keep_newest(newest[kind], layout_id, readings)
+            # What landed late is not what is newest: chunks may hold newer.
+            if at_s > floor_s + FUTURE_S:
+                silent[kind].discard(layout_id)
+    for kind, places in known.items():
+        for layout_id, chunk in _newest_chunks(places, silent[kind], since_s, until_s):
+            rows = _last_of_bins(chunk, since_s, until_s, until_s - since_s)
+            readings = places.of_chunk(layout_id, chunk, rows, since_s, until_s)
+            _keep_newest(newest[kind], layout_id, readings)
+    return {
+        kind: [found[path][2] for path in sorted(found) if found[path][2].state != "gone"]
+        for kind, found in newest.items()
+    }
 
 
 def window(
-    kind: str, *, prefix: str = "", since_s: float, until_s: float, bin_s: float
+    kind: str,
+    *,
+    prefix: str = "",
+    paths: Collection[str] | None = None,
+    since_s: float,
+    until_s: float,
+    bin_s: float,
 ) -> dict[str, list[Reading]]:
-    """By path, the last reading of each bin of `bin_s` in (since_s, until_s], ascending in time."""
+    """By path, the last reading of each bin of `bin_s` in (since_s, until_s], ascending in time;
+    of sources whose path begins with `prefix`, of `paths` only if given."""
     if bin_s <= 0:
         raise QueryError("must be positive", field="bin_s", value=bin_s)
-    known = Places.of(kind, prefix, since_s=since_s)
+    known = Places.of(kind, prefix, since_s=since_s, paths=paths)
     last: dict[str, dict[int, tuple[float, int, Reading]]] = {}
 
     def keep(layout_id: int, readings: Iterable[Reading]) -> None:
@@ -127,31 +150,6 @@ def window(
     return {path: [bins[place][2] for place in sorted(bins)] for path, bins in sorted(last.items())}
 
 
-_seen_layouts: dict[int, layouts.Layout] = {}
-_MAX_LAYOUTS: Final = 100_000
-
-
-def layouts_since(since_s: float) -> dict[int, layouts.Layout]:
-    """Every layout that reported since then, by its number."""
-    if len(_seen_layouts) > _MAX_LAYOUTS:
-        _seen_layouts.clear()
-    # Rows of layouts are rewritten now and then only, so look back a little further.
-    limit = tables.utc(max(since_s - FUTURE_S - 60.0, 0.0))
-    ids = [
-        layout_id
-        for (layout_id,) in tables.rows(
-            "SELECT id FROM telemetry_layout WHERE last_seen_at > %(limit)s", limit=limit
-        )
-    ]
-    unknown = [layout_id for layout_id in ids if layout_id not in _seen_layouts]
-    if unknown:
-        for layout_id, facts in tables.rows(
-            "SELECT id, facts FROM telemetry_layout WHERE id = ANY(%(ids)s)", ids=unknown
-        ):
-            _seen_layouts[layout_id] = layouts.decode(facts)
-    return {layout_id: _seen_layouts[layout_id] for layout_id in ids if layout_id in _seen_layouts}
-
-
 @dataclass(frozen=True)
 class Places:
     """Where the sources of one kind and prefix stand in the layouts that reported lately."""
@@ -159,23 +157,39 @@ class Places:
     kind: str
     layouts: dict[int, layouts.Layout]
     sources: dict[int, list[int]]
+    floor_s: float
 
     @classmethod
-    def of(cls, kind: str, prefix: str, *, since_s: float) -> Places:
+    def of(
+        cls, kind: str, prefix: str, *, since_s: float, paths: Collection[str] | None = None
+    ) -> Places:
         """Raises QueryError for an unknown kind."""
+        return cls.among(*layouts_and_floor(since_s), kind, prefix, paths)
+
+    @classmethod
+    def among(
+        cls,
+        found: dict[int, layouts.Layout],
+        floor_s: float,
+        kind: str,
+        prefix: str,
+        paths: Collection[str] | None = None,
+    ) -> Places:
+        """In these layouts. Raises QueryError for an unknown kind."""
         if kind not in layouts.KINDS:
             raise QueryError(f"must be one of {', '.join(layouts.KINDS)}", field="kind", value=kind)
-        found = layouts_since(since_s)
         sources = {
             layout_id: places
             for layout_id, layout in found.items()
             if (
                 places := [
-                    i for i, facts in enumerate(layout.facts(kind)) if facts[0].startswith(prefix)
+                    i
+                    for i, facts in enumerate(layout.facts(kind))
+                    if facts[0].startswith(prefix) and (paths is None or facts[0] in paths)
                 ]
             )
         }
-        return cls(kind, found, sources)
+        return cls(kind, found, sources, floor_s)
 
     @property
     def ids(self) -> set[int]:
@@ -254,7 +268,7 @@ def _keep_newest(
 
 
 def _newest_landed(
-    known: Places, since_s: float, until_s: float
+    ids: Collection[int], since_s: float, until_s: float
 ) -> Iterator[tuple[int, float, _Landed]]:
     """(layout, when it was read, batch) of each layout's last landed batch."""
     for layout_id, at_s, received_s, body in tables.rows(
@@ -269,7 +283,7 @@ def _newest_landed(
             ORDER BY at DESC LIMIT 1
         ) newest
         """,
-        ids=sorted(known.ids),
+        ids=sorted(ids),
         since=tables.utc(since_s),
         until=tables.utc(until_s + layouts.MOMENT_S),
     ):
@@ -333,8 +347,7 @@ _CHUNK: Final = """
 
 def _chunks_of(known: Places, since_s: float, until_s: float) -> Iterator[tuple[int, chunks.Chunk]]:
     """The chunks that reach into a window and that hold what is not in the landing zone."""
-    [(floor_s,)] = tables.rows("SELECT extract(epoch FROM floor)::float8 FROM telemetry_compaction")
-    if since_s - FUTURE_S >= floor_s:
+    if since_s - FUTURE_S >= known.floor_s:
         return  # a reading cannot have landed before it was taken, but for a clock that is ahead
     for row in tables.rows(
         f"""
@@ -356,6 +369,8 @@ def _newest_chunks(
     known: Places, ids: set[int], since_s: float, until_s: float
 ) -> Iterator[tuple[int, chunks.Chunk]]:
     """The chunk of each of these layouts that ends last."""
+    if not ids:
+        return
     for row in tables.rows(
         f"""
         SELECT newest.* FROM unnest(%(ids)s::bigint[]) AS wanted (id)

@@ -20,7 +20,7 @@ from django.db.models import Q
 
 from telemetry.models import ApiToken
 
-SCOPES = ("ingest", "router", "read", "operate", "admin")
+SCOPES = ("ingest", "router", "read", "operate", "approve", "admin")
 GRANT_TTL_S = 8.0
 _UNKNOWN_TTL_S = 2.0
 _MAX_CACHED = 20_000
@@ -42,8 +42,14 @@ def issue(
     fleet: str,
     created_by: str,
     expires_at: datetime | None = None,
+    *,
+    owner: str = "",
+    replaces: ApiToken | None = None,
 ) -> tuple[ApiToken, str]:
-    """A new token and its secret, which is shown once and cannot be read back."""
+    """A new token and its secret, which is shown once and cannot be read back.
+
+    `owner` is the person behind it, unless that is `created_by`, who may be a token.
+    """
     wanted = sorted(set(scopes))
     unknown = [scope for scope in wanted if scope not in SCOPES]
     if unknown or not wanted:
@@ -59,9 +65,29 @@ def issue(
         scopes=wanted,
         fleet=fleet,
         created_by=created_by,
+        owner=owner or created_by,
+        replaces=replaces,
         expires_at=expires_at,
     )
     return token, secret
+
+
+def rotate(
+    old: ApiToken,
+    *,
+    expires_at: datetime | None,
+    old_until: datetime,
+    created_by: str,
+    owner: str,
+) -> tuple[ApiToken, str]:
+    """A token that opens what `old` does, and its secret; `old` ends at `old_until` or before."""
+    new, secret = issue(
+        old.name, old.scopes, old.fleet, created_by, expires_at, owner=owner, replaces=old
+    )
+    if old.expires_at is None or old_until < old.expires_at:
+        old.expires_at = old_until
+        old.save(update_fields=["expires_at"])
+    return new, secret
 
 
 def revoke(token: ApiToken, now: datetime) -> bool:

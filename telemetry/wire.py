@@ -48,7 +48,13 @@ InstanceState = Literal["ok", "failed", "down", "slow", "gone"]
 """Only instances leave: a link or a router that is read no more is silent."""
 
 
-class Histogram(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+class _Told(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, frozen=True, gc=False):
+    """What all of it has in common. None of it can hold itself, so nobody need look for cycles:
+    with the hundred thousands of readings a compaction has at once, looking cost more than reading.
+    """
+
+
+class Histogram(msgspec.Struct, forbid_unknown_fields=True, frozen=True, gc=False):
     """A cumulative-counter histogram with per-bucket (not cumulative) counts.
 
     `edges` are the finite upper bounds, ascending, shape (n,); `counts` has shape (n + 1,), the
@@ -67,9 +73,7 @@ class Histogram(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 Histograms = Annotated[dict[Key, Histogram], msgspec.Meta(max_length=MAX_KEYS)]
 
 
-class InstanceSignals(
-    msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, frozen=True, kw_only=True
-):
+class InstanceSignals(_Told, frozen=True, kw_only=True):
     """Canonical signals of one engine instance (docs/contracts.md, Telemetry batch)."""
 
     requests_running: Number | None = None
@@ -91,6 +95,7 @@ class InstanceSignals(
     external_cache_hit_ratio: Ratio | None = None
     kv_transfer_bytes_total: Number | None = None
     kv_transfer_failures_total: Number | None = None
+    kv_expired_total: Number | None = None
     preemptions_total: Number | None = None
     prompt_tokens_by_source_total: Labelled | None = None
     gpu_utilization_ratio: Ratio | None = None
@@ -106,9 +111,7 @@ class InstanceSignals(
     kv_transfer_seconds: Histogram | None = None
 
 
-class LinkSignals(
-    msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, frozen=True, kw_only=True
-):
+class LinkSignals(_Told, frozen=True, kw_only=True):
     """Counters of one directed link, read at one layer on its sending side (docs/links.md).
 
     `rtt_s` and what follows `congestion_control` are of the connections of one peer, where the
@@ -138,17 +141,18 @@ class LinkSignals(
     n_members_up: Number | None = None
 
 
-class RouterSignals(
-    msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, frozen=True, kw_only=True
-):
+class RouterSignals(_Told, frozen=True, kw_only=True):
     """What a gate counts. Keys of the maps: `side` is `local` or `remote`.
 
     `requests_total` is counted at arrival, keyed `"side|reason"`. `uncached_tokens` holds one
     histogram of `l_total - l_side` for *both* sides of every request, keyed `"side|source"` with
     source `tokenised`, `usage` or `estimated`; the optimiser reads the first two only. As side
     `judged` it holds what the rule compared with t. `movable_tokens_total` are prompt tokens that
-    only a remote side's cache held. A router of another make knows no sides: its keys begin with
-    `all`, and `prompt_tokens` holds the lengths of its prompts, not what was left to compute.
+    only a remote side's cache held. `engine_prompt_tokens_total` are those of answers that also
+    told cached ones, which `engine_cached_tokens_total` holds. `kv_events_total` is keyed
+    `"place|event"`; `read_timeout_s` is the longest silence of an upstream that is waited for. A
+    router of another make knows no sides: its keys begin with `all`, and `prompt_tokens` holds the
+    lengths of its prompts, not what was left to compute.
     """
 
     requests_total: Labelled | None = None
@@ -159,6 +163,10 @@ class RouterSignals(
     prompt_tokens_total: Number | None = None
     cached_tokens_total: Labelled | None = None
     movable_tokens_total: Number | None = None
+    engine_prompt_tokens_total: Labelled | None = None
+    engine_cached_tokens_total: Labelled | None = None
+    kv_events_total: Labelled | None = None
+    read_timeout_s: Number | None = None
     ttft_seconds: Histograms | None = None
     in_flight: Labelled | None = None
     upstream_up: Labelled | None = None
@@ -167,9 +175,7 @@ class RouterSignals(
     prompt_tokens: Histograms | None = None
 
 
-class InstanceSample(
-    msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, frozen=True, kw_only=True
-):
+class InstanceSample(_Told, frozen=True, kw_only=True):
     """One reading of one engine; without state `ok` the reading itself went wrong (R-01).
 
     `failed`: an HTTP error, or a text that cannot be read. `down`: nobody answers there. `slow`: no
@@ -189,9 +195,7 @@ class InstanceSample(
     signals: InstanceSignals = msgspec.field(default_factory=InstanceSignals)
 
 
-class LinkSample(
-    msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, frozen=True, kw_only=True
-):
+class LinkSample(_Told, frozen=True, kw_only=True):
     """One reading of one directed link, id `"A->B"` by cluster names."""
 
     id: Id
@@ -202,9 +206,7 @@ class LinkSample(
     signals: LinkSignals = msgspec.field(default_factory=LinkSignals)
 
 
-class RouterSample(
-    msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, frozen=True, kw_only=True
-):
+class RouterSample(_Told, frozen=True, kw_only=True):
     """One reading of one router. Plan fields are null until it ever ran a plan."""
 
     id: Id
@@ -218,9 +220,7 @@ class RouterSample(
     signals: RouterSignals = msgspec.field(default_factory=RouterSignals)
 
 
-class SourceReport(
-    msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, frozen=True, kw_only=True
-):
+class SourceReport(_Told, frozen=True, kw_only=True):
     """What an agent found at one source at its last reading.
 
     `found` are the signals with a value, `missing` the others with the reason. `unmatched` are
@@ -243,9 +243,7 @@ class SourceReport(
     warnings: list[str] = msgspec.field(default_factory=list)
 
 
-class AgentReport(
-    msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, frozen=True, kw_only=True
-):
+class AgentReport(_Told, frozen=True, kw_only=True):
     """What an agent says of itself, now and then: for people, never for decisions.
 
     `n_dropped_batches` left the spool unsent since the agent started, `n_dropped_series` were over
@@ -266,9 +264,7 @@ class AgentReport(
     sources: list[SourceReport] = msgspec.field(default_factory=list)
 
 
-class Batch(
-    msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, frozen=True, kw_only=True
-):
+class Batch(_Told, frozen=True, kw_only=True):
     """What one POST carries. Unique by (agent, boot, seq); `boot` only ever rises for an agent.
 
     `report` comes with some batches only: at the start, when it changed, and every half minute.
@@ -355,7 +351,10 @@ def check(batch: Batch) -> None:
                 if len(_known) >= _MAX_KNOWN:
                     _known.clear()
                 _known.add(facts)
-            for value in _shaped[type(sample)](sample.signals):
+            shaped = _shaped[type(sample)](sample.signals)
+            if shaped.count(None) == len(shaped):
+                continue
+            for value in shaped:
                 if value is not None and not _is_shaped(value):
                     _check_shapes(sample.signals, f"{kind}[{i}].signals")
 

@@ -8,8 +8,10 @@ import numpy as np
 
 from routing.core import words
 from routing.core.carried import with_carried
+from routing.core.dampers import waits
 from routing.core.evidence import Gap
 from routing.core.forced import forced
+from routing.core.frozen import frozen
 from routing.core.roles.facts import settled
 from routing.core.roles.step import step
 from routing.core.scenario.document import Scenario
@@ -26,13 +28,17 @@ def decide(
 
     Rules in order of precedence; the first that speaks decides. A person's word comes before the
     state of links, that before missing inputs, and tuning comes last: roles (the long timescale),
-    then t (the short one). Deterministic; never raises for data. The verdict's `memory` goes into
-    the next pass, the alternatives say what else was weighed.
+    then t (the short one). What a freeze forbids is decided all the same, and held (`frozen`).
+    Deterministic; never raises for data. The verdict's `memory` goes into the next pass, the
+    alternatives say what else was weighed.
     """
     # Absurd but finite inputs may overflow inside the model: nothing comes of it but a hold.
     with np.errstate(all="ignore"):
         situation = survey(observation, plan, memory, params, scenario)
-        return explained(situation, with_carried(situation, _ruled(situation)))
+        ruled = frozen(situation, _ruled(situation))
+        carried = frozen(situation, with_carried(situation, ruled), held=ruled)
+        verdict = explained(situation, carried)
+        return dataclasses.replace(verdict, waits=waits(situation, verdict))
 
 
 def _ruled(s: Situation) -> Verdict:

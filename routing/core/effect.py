@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from routing.core.model.fleetmodel import threshold_of
+from routing.core.model.lengths import Lengths
 from routing.core.model.uncertainty import Outlook
 from routing.core.types import Awaited, ClusterPlan, Memory, PdObservation
 
@@ -37,6 +39,49 @@ def awaiting(
     return dataclasses.replace(memory, awaited=awaited)
 
 
+@dataclass(frozen=True)
+class Effect:
+    """What a change of t of one cluster should bring, and what came: remote shares, of all
+    requests. None where nobody tells it now."""
+
+    cluster: str
+    since_s: float
+    before: float
+    share: float | None
+    expected: float | None
+
+    @property
+    def has_shown(self) -> bool:
+        if self.share is None or self.expected is None:
+            return False
+        wanted, came = self.expected - self.before, self.share - self.before
+        return abs(wanted) < LEAST_CHANGE or came / wanted >= SHOWN_RATIO
+
+    def is_overdue(self, now_s: float) -> bool:
+        """Neither shown nor unknown, and it had its time."""
+        known = self.share is not None and self.expected is not None
+        return known and not self.has_shown and now_s - self.since_s >= SHOWS_WITHIN_S
+
+    @property
+    def warning(self) -> str:
+        return (
+            f"{self.cluster}: the change of t shows no effect, {self.share:.0%} of requests are "
+            f"remote after {self.before:.0%} before it, where {self.expected:.0%} were expected"
+        )
+
+
+def effect_of(
+    cluster: str,
+    since: Awaited,
+    plan: ClusterPlan,
+    seen: PdObservation,
+    lengths: Lengths | None,
+) -> Effect:
+    """What there is to see of it now; `lengths` are those of the cluster's requests."""
+    expected = None if lengths is None else 1.0 - float(lengths.cdf([threshold_of(plan)])[0])
+    return Effect(cluster, since.since_s, since.before, _share(seen), expected)
+
+
 def overdue(
     memory: Memory,
     running: Mapping[str, ClusterPlan],
@@ -51,18 +96,12 @@ def overdue(
         if plan is None or name not in seen:
             del awaited[name]
             continue
-        share = _share(seen[name])
-        if share is None or known is None:
-            continue  # nobody tells: neither shown nor overdue
-        expected = 1.0 - float(known.lengths.cdf([threshold_of(plan)])[0])
-        wanted, came = expected - since.before, share - since.before
-        if abs(wanted) < LEAST_CHANGE or came / wanted >= SHOWN_RATIO:
+        lengths = None if known is None else known.lengths
+        effect = effect_of(name, since, plan, seen[name], lengths)
+        if effect.has_shown:
             del awaited[name]
-        elif now_s - since.since_s >= SHOWS_WITHIN_S:
-            said.append(
-                f"{name}: the change of t shows no effect, {share:.0%} of requests are remote "
-                f"after {since.before:.0%} before it, where {expected:.0%} were expected"
-            )
+        elif effect.is_overdue(now_s):
+            said.append(effect.warning)
     return dataclasses.replace(memory, awaited=awaited), tuple(said)
 
 

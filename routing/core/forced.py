@@ -8,7 +8,7 @@ from routing.core import words
 from routing.core.model import fleetmodel
 from routing.core.situation import Situation, Urgency
 from routing.core.steps import changed_to, into_bounds, t_of
-from routing.core.types import Clamp, ClusterPlan, Verdict
+from routing.core.types import Clamp, ClusterPlan, HeldPlan, Verdict
 
 URGENT = {"LinkDown", "LinkBack", "RemoteGone", "OutOfBounds"}
 """May use the changes of the hour that are kept back."""
@@ -32,6 +32,10 @@ def forced(s: Situation) -> Verdict | None:
                     before_down.pop(name, None)
             if found is not None:
                 break
+        pin, now = s.role_pins.get(name), changed.get(name, running)
+        if pin is not None and with_pinned_roles(now, pin) != now:
+            changed[name] = with_pinned_roles(now, pin)
+            said.append(("Held", words.roles_held(name, now, changed[name], pin)))
     if not changed:
         return None
     reason = said[0][0]
@@ -43,6 +47,14 @@ def forced(s: Situation) -> Verdict | None:
     if (wait := s.too_soon(by, n)) is not None:
         return s.hold("RateLimited", f"{message} Waiting: {wait[0]}.", next_at_s=wait[1])
     return s.adopt(changed, reason, message, clamps=tuple(clamps), before_down=before_down)
+
+
+def with_pinned_roles(plan: ClusterPlan, pin: HeldPlan) -> ClusterPlan:
+    """The plan with the roles that a person wants."""
+    n_prefill, n_decode = pin.n_prefill, pin.n_decode
+    if n_prefill is None or n_decode is None:
+        return plan
+    return dataclasses.replace(plan, n_prefill=n_prefill, n_decode=n_decode)
 
 
 Forced = tuple[ClusterPlan, str, str]
@@ -57,6 +69,7 @@ def _pinned(s: Situation, name: str, running: ClusterPlan, clamps: list[Clamp]) 
         # A hold without a threshold pins the one that runs.
         wanted = t_of(running, s.params) if threshold is None else threshold
         threshold = into_bounds(s.params, wanted, clamps)
+    assert pin.mode is not None, "a pin of roles is none of t"
     wanted_plan = changed_to(running, pin.mode, threshold if pin.mode == "threshold" else None)
     # A person pins an exact t, not a remote that nothing reaches any more.
     wanted_plan = dataclasses.replace(wanted_plan, band=None, remote=_reached(s, name, wanted_plan))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import types
 import typing
 from typing import Any, TypeVar
@@ -55,21 +56,42 @@ def from_jsonable(cls: type[T], value: Any) -> T:
     return built
 
 
+@functools.cache
+def _hints(kind: Any) -> dict[str, Any]:
+    # Evaluating the annotations costs more than reading the values.
+    return typing.get_type_hints(kind)
+
+
+@functools.cache
+def _shape(kind: Any) -> tuple[Any, tuple[Any, ...]]:
+    return typing.get_origin(kind), typing.get_args(kind)
+
+
+_PLAIN = frozenset({float, int, str, bool})
+"""Read as they are: most of what is stored are long rows of such."""
+
+
 def _build(kind: Any, value: Any) -> Any:
-    origin, args = typing.get_origin(kind), typing.get_args(kind)
+    if kind in _PLAIN:
+        return value
+    origin, args = _shape(kind)
     if origin is typing.Union or origin is types.UnionType:
         if value is None:
             return None
         return _build(next(a for a in args if a is not type(None)), value)
     if dataclasses.is_dataclass(kind):
-        hints = typing.get_type_hints(kind)
+        hints = _hints(typing.cast(Any, kind))
         unknown = value.keys() - hints.keys()
         if unknown:
             raise TypeError(f"{kind!r} has no field {sorted(unknown)[0]!r}")
         return kind(**{k: _build(hints[k], v) for k, v in value.items()})  # type: ignore[operator]
     if origin is dict:
+        if args[1] in _PLAIN:
+            return dict(value)
         return {k: _build(args[1], v) for k, v in value.items()}
     if origin is tuple:
+        if args[-1:] == (Ellipsis,) and args[0] in _PLAIN:
+            return tuple(value)
         items = args[:1] * len(value) if args[-1:] == (Ellipsis,) else args
         return tuple(_build(a, v) for a, v in zip(items, value, strict=True))
     return value

@@ -27,6 +27,7 @@ REASONS: dict[str, str] = {
     # adopted by a person, or waiting for one
     "Held": "A person pinned the plan; owner and expiry are in the message.",
     "Paused": "The policy is paused: nothing is decided until it is resumed.",
+    "Frozen": "A freeze holds the change back until the end that the message names.",
     # issued by the scheduler without asking the core
     "Initial": "The first plan of the fleet, as its scenario starts.",
     "EpochRaised": "The last plan again, under an epoch that an operator raised.",

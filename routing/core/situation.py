@@ -70,15 +70,29 @@ class Situation:
 
     @cached_property
     def pins(self) -> dict[str, HeldPlan]:
-        """The hold in force per cluster: its own before one of the whole fleet, the newest last."""
+        """The hold of mode and t in force per cluster: its own before one of the whole fleet, the
+        newest last."""
+        holds = [h for h in self._holds if h.mode is not None]
         pins = {}
         for name in self.clusters:
-            holds = [h for h in self.params.holds if h.expires_at_s > self.now_s]
             own = [h for h in holds if h.cluster == name]
             everyones = [h for h in holds if h.cluster is None]
             if own or everyones:
                 pins[name] = (own or everyones)[-1]
         return pins
+
+    @cached_property
+    def role_pins(self) -> dict[str, HeldPlan]:
+        """The hold of roles in force per cluster."""
+        return {
+            hold.cluster: hold
+            for hold in self._holds
+            if hold.cluster in self.clusters and None not in (hold.n_prefill, hold.n_decode)
+        }
+
+    @property
+    def _holds(self) -> list[HeldPlan]:
+        return [hold for hold in self.params.holds if hold.expires_at_s > self.now_s]
 
     def links_into(self, cluster: str) -> list[Link]:
         """Every link that could bring KV to the cluster, down or not."""
@@ -147,11 +161,22 @@ class Situation:
 
     @cached_property
     def staffed(self) -> list[str]:
-        """Clusters whose roles are the loop's: not pinned, and with stacks to ask."""
+        """Clusters whose roles are the loop's: not pinned, with routers, without their planner."""
         if self.params.roles_mode == "fixed":
             return []
-        described = {name: self.cluster(name) for name in self.clusters if name not in self.pins}
-        return [n for n, c in described.items() if c.control_urls and not (c.pinned or c.drained)]
+        held = {*self.pins, *self.role_pins}
+        described = {name: self.cluster(name) for name in self.clusters if name not in held}
+        return [
+            name
+            for name, c in described.items()
+            if c.routers
+            and not (c.pinned or c.drained or c.follows_planner or self.maintained(name))
+        ]
+
+    def maintained(self, name: str) -> bool:
+        """Whether people work on the cluster."""
+        until_s = self.observation.pd[name].maintenance_until_s
+        return until_s is not None and self.now_s < until_s
 
     @cached_property
     def outlooks(self) -> dict[str, Outlook]:

@@ -74,7 +74,7 @@ class PdObservation:
     demand is of. Queues, KV usage and preemptions are of the instances that were read and are
     warm: requests waiting (`decode_in_transfer` are those of `queue_decode` whose KV is on its
     way), the used part of their KV memory, and how often a second a request was put back for want
-    of it.
+    of it. Until `maintenance_until_s` people work on it: nobody moves its roles.
     """
 
     demand_rps: float | None
@@ -98,6 +98,7 @@ class PdObservation:
     decode_kv_usage_ratio: float | None = None
     preemptions_per_s: float | None = None
     n_gates: int | None = None
+    maintenance_until_s: float | None = None
 
 
 @dataclass(frozen=True)
@@ -116,7 +117,8 @@ class LinkObservation:
     Of the newest KV transfers to the far end, none older than half a minute: `transfers` how many,
     `transfers_failed_ratio` how many of these failed, `transfer_s` and `transfer_bytes` the
     mean of one. None where that was not measured, or not of this link alone. `connections` are open
-    ones; at `breaker_reset_at_s` a person last closed the link's breaker.
+    ones; at `breaker_reset_at_s` a person last closed the link's breaker. Until
+    `maintenance_until_s` it, or a cluster at its ends, is in maintenance: nothing is sent over it.
     """
 
     capacity_gbps: float | None
@@ -131,13 +133,29 @@ class LinkObservation:
     transfer_s: float | None = None
     transfer_bytes: float | None = None
     breaker_reset_at_s: float | None = None
+    maintenance_until_s: float | None = None
+
+
+@dataclass(frozen=True)
+class Freeze:
+    """People let nothing of a kind change: `plans` of the loop, or moves of `roles`.
+
+    `name` is what froze it, in force from `since_s` to `until_s`; `why` is their reason.
+    """
+
+    of: Literal["plans", "roles"]
+    name: str
+    why: str
+    since_s: float
+    until_s: float
 
 
 @dataclass(frozen=True)
 class Observation:
     """A window of samples as plain values, at `now_s`. Links are keyed `"A->B"`.
 
-    `kv_leaks` are sentences on instances that hold KV memory for nothing (`leaks`).
+    `kv_leaks` are sentences on instances that hold KV memory for nothing (`leaks`), `freezes` what
+    people let nobody change now (`frozen`).
     """
 
     now_s: float
@@ -146,6 +164,7 @@ class Observation:
     prefill: dict[str, PrefillObservation]
     links: dict[str, LinkObservation]
     kv_leaks: tuple[str, ...] = ()
+    freezes: tuple[Freeze, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -188,14 +207,21 @@ class Plan:
 
 @dataclass(frozen=True)
 class HeldPlan:
-    """A person's pin on one cluster. Cluster None pins every cluster of the fleet."""
+    """A person's pin on one cluster. Cluster None pins every cluster of the fleet.
+
+    With a `mode` it pins how requests are shared out, and the loop moves no roles meanwhile; with
+    `n_prefill` and `n_decode` instead it pins the roles of its cluster alone, and t stays the
+    loop's.
+    """
 
     cluster: str | None
-    mode: Mode
+    mode: Mode | None
     threshold_tokens: int | None
     owner: str
     reason: str
     expires_at_s: float
+    n_prefill: int | None = None
+    n_decode: int | None = None
 
 
 @dataclass(frozen=True)
@@ -407,13 +433,25 @@ class Alternative:
 
 
 @dataclass(frozen=True)
+class Wait:
+    """A damper that lets nothing pass before `until_s`: one of the reasons, of what it is, since
+    when (None: that is not of a moment)."""
+
+    reason: str
+    what: str
+    since_s: float | None
+    until_s: float
+
+
+@dataclass(frozen=True)
 class Verdict:
     """One pass of the loop: adopt `plan` or hold, why, on what inputs, and when it looks again.
 
     `reason` is CamelCase for machines (listed in docs/operations.md), `message` one sentence.
     `current` predicts the running plan, `best` the unclamped optimum, `adopted` what `plan` gives.
     `bottleneck` is the fleet's, `bottlenecks` those of its PD clusters; `alternatives` are plans
-    that were weighed, eight at most. `memory` is what the next tick gets back.
+    that were weighed, eight at most. `waits` are the dampers that are not over, the last one first.
+    `memory` is what the next tick gets back.
     """
 
     action: Action
@@ -432,3 +470,4 @@ class Verdict:
     bottleneck: Bottleneck = Bottleneck()
     bottlenecks: dict[str, Bottleneck] = field(default_factory=dict)
     alternatives: tuple[Alternative, ...] = ()
+    waits: tuple[Wait, ...] = ()

@@ -9,7 +9,15 @@ import numpy as np
 
 from routing.core.links.state import LinkView
 from routing.core.scenario.document import Cluster
-from routing.core.types import ClusterPlan, HeldPlan, Params, Prediction, RoleChange, Transport
+from routing.core.types import (
+    ClusterPlan,
+    Freeze,
+    HeldPlan,
+    Params,
+    Prediction,
+    RoleChange,
+    Transport,
+)
 
 if TYPE_CHECKING:  # threshold asks situation, which speaks
     from routing.core.threshold import Proposal
@@ -82,15 +90,35 @@ def held(name: str, plan: ClusterPlan, pin: HeldPlan) -> str:
     return f"{name} runs {running(plan)}: {_pin(pin)}."
 
 
+def roles_held(name: str, before: ClusterPlan, plan: ClusterPlan, pin: HeldPlan) -> str:
+    was, asked = (f"{each.n_prefill}/{each.n_decode}" for each in (before, plan))
+    return f"{name} gets roles {asked} for {was}: {_pin(pin)}."
+
+
 def still_held(name: str, pin: HeldPlan) -> str:
     return f"{name} stays as it is: {_pin(pin)}."
 
 
 def _pin(pin: HeldPlan) -> str:
-    # numpy knows UTC, so the core needs no clock module to print a time it was given.
-    at_s = int(min(max(pin.expires_at_s, 0.0), _LAST_PRINTABLE_S))
-    until = str(np.datetime64(at_s, "s")).replace("T", " ")
+    until = _moment(pin.expires_at_s)
     return f"held by {pin.owner} until {until} UTC, {pin.reason or 'no reason given'}"
+
+
+def frozen(freeze: Freeze) -> str:
+    """`freeze black-friday until 2026-12-01 06:00:00 UTC: peak trading`."""
+    why = f": {freeze.why}" if freeze.why else ""
+    return f"freeze {freeze.name} until {_moment(freeze.until_s)} UTC{why}"
+
+
+def held_back(freeze: Freeze, message: str) -> str:
+    """What a freeze kept from being adopted."""
+    return f"Held because of {frozen(freeze)}. Without it: {message}"
+
+
+def _moment(at_s: float) -> str:
+    # numpy knows UTC, so the core needs no clock module to print a time it was given.
+    at_s = int(min(max(at_s, 0.0), _LAST_PRINTABLE_S))
+    return str(np.datetime64(at_s, "s")).replace("T", " ")
 
 
 def link_down(name: str, links: Sequence[LinkView], plan: ClusterPlan) -> str:
@@ -98,6 +126,8 @@ def link_down(name: str, links: Sequence[LinkView], plan: ClusterPlan) -> str:
     if plan.mode != "always_local":
         rest = f"sends to {', '.join(sorted(plan.remote))} only"
     names = ", ".join(view.id for view in links)
+    if all(view.maintenance_until_s is not None for view in links):
+        return f"Link {names} is in maintenance until {_maintained(links)}: {name} {rest}."
     if all(view.failing for view in links):
         return f"Transfers over link {names} fail: {name} {rest}."
     return f"Link {names} is down: {name} {rest}."
@@ -112,10 +142,18 @@ def remote_gone(name: str, gone: Sequence[str], plan: ClusterPlan) -> str:
 
 def still_down(links: Sequence[LinkView], params: Params) -> str:
     names = ", ".join(view.id for view in links)
+    if all(view.maintenance_until_s is not None for view in links):
+        until = _maintained(links)
+        return f"Link {names} is in maintenance until {until}: everything stays local."
     if all(view.failing for view in links):
         return f"Transfers over link {names} failed: everything stays local until the next probe."
     wait = f"{params.congestion_clear_s:g} s"
     return f"Link {names} is down, or up for less than {wait}: everything stays local."
+
+
+def _maintained(links: Sequence[LinkView]) -> str:
+    """When the first of these links is given back."""
+    return f"{_moment(min(view.maintenance_until_s or 0.0 for view in links))} UTC"
 
 
 def link_back(name: str, links: Iterable[str], plan: ClusterPlan) -> str:
@@ -285,7 +323,7 @@ def probed(name: str, links: Iterable[str], *, over: bool) -> str:
     names = ", ".join(links)
     if over:
         return f"Transfers over link {names} succeed again: {name} sends as before."
-    return f"A few requests of {name} probe link {names}, whose transfers had failed."
+    return f"A few requests of {name} probe link {names} before it is used in full."
 
 
 def transport(name: str, sent: Mapping[str, Transport]) -> str:

@@ -10,9 +10,12 @@ that finds at least `LEAST_FAILED` of them failed and their share at the path's 
                transfers below the limit close it; without transfers the probe goes on
     closed     after FORGIVEN_S the doubling starts anew
 
-A person may close it at any time (`breaker_reset_at_s`). Failures right after a pause are of
-another kind (D2: the first transfers after idling fail, later ones do not): within `IDLE_GRACE_S`
-of the first traffic after a pause of `IDLE_GAP_S` they are an event and open nothing.
+A person may close it at any time (`breaker_reset_at_s`), and maintenance holds it open for as long
+as it lasts (`maintenance_until_s`): afterwards the probe decides.
+
+Failures right after a pause are of another kind (D2: the first transfers after idling fail, later
+ones do not): within `IDLE_GRACE_S` of the first traffic after a pause of `IDLE_GAP_S` they are an
+event and open nothing.
 
 Hold-down: a link that failed and came back is used again after the clear time, doubled for each
 failure in a row, at most `LONGEST_HOLD_S`; in a row means within `FORGIVEN_S` (D10). That damping
@@ -60,10 +63,12 @@ def judged(
     over = share >= limit_ratio
     since_s = now_s if memory.breaker_at_s is None else min(memory.breaker_at_s, now_s)
     reset_s = seen.breaker_reset_at_s
+    if in_maintenance(seen, now_s):
+        return memory if memory.breaker == "open" else _into(memory, "open", now_s)
     if memory.breaker != "closed" and reset_s is not None and since_s <= reset_s <= now_s:
         return dataclasses.replace(_into(memory, "closed", now_s), n_openings=0)
     if memory.breaker == "open":
-        ends_s = wait_until(since_s, hold_s(memory.n_openings, HOLD_S), now_s)
+        ends_s = wait_until(since_s, open_s(memory), now_s)
         return _into(memory, "half_open", now_s) if now_s >= ends_s else memory
     if memory.breaker == "half_open":
         if over and n_failed >= PROBE_LEAST_FAILED:
@@ -75,6 +80,12 @@ def judged(
     if over and n_failed >= LEAST_FAILED and not resuming(memory, now_s):
         return _opened(memory, now_s)
     return memory
+
+
+def in_maintenance(seen: LinkObservation | None, now_s: float) -> bool:
+    """Do people keep traffic off the link? Its breaker stands open meanwhile, and probes after."""
+    until_s = None if seen is None else seen.maintenance_until_s
+    return until_s is not None and now_s < until_s
 
 
 def failures(seen: LinkObservation) -> tuple[float, float]:
@@ -142,6 +153,12 @@ def hold_s(n_in_a_row: int, first_s: float) -> float:
     """How long to stay away after the `n_in_a_row`-th failure: `first_s` doubled, with a cap."""
     doublings = min(max(n_in_a_row - 1, 0), _MOST_DOUBLINGS)
     return min(first_s * 2.0**doublings, max(LONGEST_HOLD_S, first_s))
+
+
+def open_s(memory: LinkMemory) -> float:
+    """How long an open breaker stays so. No failure opened the one of a link in maintenance: when
+    that is over the probe begins."""
+    return hold_s(memory.n_openings, HOLD_S) if memory.n_openings else 0.0
 
 
 def _opened(memory: LinkMemory, now_s: float) -> LinkMemory:

@@ -50,13 +50,16 @@ ASKS: Final[dict[LinkLabel, str]] = {
     "unknown": "a reading",
 }
 NEW_LINK = LinkMemory()
+IN_MAINTENANCE: Final = "it is in maintenance"
+"""The signs of a link whose breaker people hold open."""
 
 
 @dataclass(frozen=True)
 class LinkView:
     """One link as this tick sees it.
 
-    `capacity_gbps` is what it carries, `planned_gbps` what plans may use of that (`billing`).
+    `capacity_gbps` is what it carries, `planned_gbps` what plans may use of that (`billing`). Until
+    `maintenance_until_s` people keep traffic off it.
     """
 
     id: str
@@ -66,6 +69,7 @@ class LinkView:
     known: bool
     planned_gbps: float
     transport: Transport | None = None
+    maintenance_until_s: float | None = None
 
     @property
     def label(self) -> LinkLabel:
@@ -89,7 +93,8 @@ class LinkView:
     @property
     def failing(self) -> bool:
         """Up by its counters, and its breaker is open."""
-        return self.memory.breaker == "open" and self.memory.trouble != "down"
+        stands_open = self.memory.breaker == "open" and self.memory.trouble != "down"
+        return stands_open and self.maintenance_until_s is None
 
     @property
     def congested(self) -> bool:
@@ -123,9 +128,9 @@ class LinkView:
                 now_s,
             )
         if self.memory.breaker == "open":
-            held_s = breaker.hold_s(self.memory.n_openings, breaker.HOLD_S)
-            ends_s = max(ends_s, wait_until(self.memory.breaker_at_s, held_s, now_s))
-        return ends_s
+            open_s = breaker.open_s(self.memory)
+            ends_s = max(ends_s, wait_until(self.memory.breaker_at_s, open_s, now_s))
+        return max(ends_s, self.maintenance_until_s or ends_s)
 
 
 def view(
@@ -157,7 +162,10 @@ def view(
     if label not in ("down", "congested", "unknown") and seen is not None and tx is not None:
         memory, label, signs, more = _slowed(link, seen, judged, tx, most, now_s, params)
         events += more
-    if memory.breaker == "open" and memory.trouble != "down":
+    maintained = breaker.in_maintenance(seen, now_s)
+    if maintained:
+        label, signs = "down", IN_MAINTENANCE
+    elif memory.breaker == "open" and memory.trouble != "down":
         label, signs = "down", "its breaker is open: too many transfers failed"
     cap = link.facts.get("p95_cap_gbps")
     bills = billing.observed(memory.billing, tx, cap, now_s)
@@ -175,6 +183,7 @@ def view(
         known=judged.known,
         planned_gbps=billing.planned_gbps(link, capacity, billing.burst_left_s(bills, now_s)),
         transport=transport(link, memory, capacity_gbps=capacity, rtt_s=base_rtt_s, now_s=now_s),
+        maintenance_until_s=seen.maintenance_until_s if seen is not None and maintained else None,
     )
 
 
@@ -289,6 +298,8 @@ def _transfers(
     limit = float(link.facts.get("failure_limit_ratio", breaker.FAILURE_LIMIT_RATIO))
     was, memory = memory.breaker, breaker.judged(memory, seen, limit, now_s)
     n_failed, share = breaker.failures(seen)
+    if memory.breaker == "open" and was != "open" and breaker.in_maintenance(seen, now_s):
+        return memory, ["maintenance began: its breaker is held open"]
     if memory.breaker == "open" and was != "open":
         return memory, [f"its breaker opened: {share:.0%} of {seen.transfers:.0f} transfers failed"]
     if memory.breaker != was:

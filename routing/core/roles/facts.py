@@ -66,6 +66,8 @@ def _unneeded(s: Situation, name: str, running: ClusterPlan) -> Found | None:
     change = seen.role_change
     if change is None or change.state != "running" or not observed(seen):
         return None
+    if name in s.role_pins:
+        return None  # a person asked for it
     if (change.n_prefill, change.n_decode) != (running.n_prefill, running.n_decode):
         return None  # already told to stop
     present = (seen.n_prefill, seen.n_decode)

@@ -25,6 +25,7 @@ from dataclasses import dataclass
 
 from routing.core import hysteresis, words
 from routing.core.bottleneck import Roles
+from routing.core.frozen import in_force
 from routing.core.model import fleetmodel
 from routing.core.model.optimize import Optimum
 from routing.core.model.throughput import FleetModel, Setting, predict
@@ -230,6 +231,8 @@ def _waits(
         waits.append(("RolesDwell", why, free_at_s(s, name)))
     if (soon := s.too_soon()) is not None:
         waits.append(("RateLimited", soon[0], soon[1]))
+    if (freeze := in_force(s, "roles")) is not None:
+        waits.append(("Frozen", words.frozen(freeze), freeze.until_s))
     return [wait for wait in waits if wait[2] > now_s]
 
 

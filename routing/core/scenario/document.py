@@ -8,27 +8,39 @@ belong to the simulation and are not looked into here.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import cached_property
-from typing import Any, Literal
+from functools import cached_property, partial
+from typing import Any, Literal, TypeVar
 
+from routing.core import unseen
 from routing.core.model.decode_table import DecodeTable
 from routing.core.model.kvcache import KvModel, KvWindow
 from routing.core.model.lengths import Lengths
 from routing.core.model.profiles import Profile, ProfileError
 from routing.core.scenario.lengths import read_lengths
 from routing.core.scenario.profiles import PROFILE_KEYS, Described, read_profile
-from routing.core.scenario.tables import ScenarioError, Table
+from routing.core.scenario.routers import (
+    RoleSwitch,
+    Router,
+    read_engines,
+    read_groups,
+    read_role_switch,
+    read_routers,
+    read_token_file,
+)
+from routing.core.scenario.tables import ScenarioError, Table, refuse, settled, tried
 
+T = TypeVar("T")
 _ROOT = (
     *("fleet", "model", "profiles", "clusters", "links", "workload", "workloads", "baselines"),
     *("arrivals", "cache", "engine", "faults", "delays"),
 )
 _CLUSTER = (
     *("name", "kind", "profile", "instances", "start"),
-    *("min_prefill", "min_decode", "pinned", "drained", "control_urls"),
+    *("min_prefill", "min_decode", "pinned", "drained"),
+    *("control_urls", "routers", "engines", "role_switch", "groups"),
+    *("engine_token_file", "decode_cuda_graph_memory_gb"),
 )
 _LINK = (
     *("from", "to", "gbps", "rtt_ms", "cap_gbps", "p95_cap_gbps", "connections"),
@@ -40,7 +52,6 @@ _MODEL = ("bytes_per_token", "state_bytes", "windows", "config")
 _WORKLOAD = ("cluster", "rate_rps", "output_tokens", "lengths", "context_tokens")
 _SLO_SLACK = 1.02
 """The slack goodput is counted with (docs/contracts.md): 25.5 ms a token still is 40 tokens/s."""
-_URL = re.compile(r"https?://[^\s/?#@]+(/[^\s?#]*)?")
 
 
 @dataclass(frozen=True)
@@ -61,7 +72,12 @@ class Start:
 class Cluster:
     """Machines of one site. `kind` `prefill` is a PrfaaS cluster: its instances only prefill.
 
-    `control_urls` are the stacks that list the instances (docs/contracts.md, A stack's workers).
+    `routers` list the instances, stacks of `control_urls` first; without one roles cannot be moved.
+    `engines` is the base URL of each instance by its name, for routers that know no names of ours.
+    `role_switch`: what gives an instance its role, its `engine` or the `label` routers keep of it.
+    `groups` are names of instances that change their role together or not at all.
+    `engine_token_file` names the key that engines want to be switched with, and
+    `decode_cuda_graph_memory_gb` is what SGLang wants told before a prefill decodes.
     """
 
     name: str
@@ -73,7 +89,17 @@ class Cluster:
     min_decode: int = 1
     pinned: bool = False
     drained: bool = False
-    control_urls: tuple[str, ...] = ()
+    routers: tuple[Router, ...] = ()
+    engines: dict[str, str] = field(default_factory=dict)
+    role_switch: RoleSwitch = "engine"
+    groups: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    engine_token_file: str = ""
+    decode_cuda_graph_memory_gb: float | None = None
+
+    @property
+    def follows_planner(self) -> bool:
+        """Whether the planner of one of its routers decides roles: they are not the loop's then."""
+        return any(router.settings.get("act_for_planner") is True for router in self.routers)
 
 
 @dataclass(frozen=True)
@@ -169,26 +195,39 @@ def parse_scenario(document: dict[str, Any]) -> Scenario:
     if "homogeneous" in baselines.data:
         homogeneous = baselines.table("homogeneous", ("profile", "instances"))
     described = {
-        name: read_profile(name, profiles.table(name, PROFILE_KEYS)) for name in list(profiles.data)
+        name: profile
+        for name in list(profiles.data)
+        if (profile := tried(partial(_profile, profiles, name))) is not None
     }
     scenario = Scenario(
         fleet=fleet.text("name"),
         slo=Slo(slo.number("tokens_per_s", low=0), slo.number("ttft_s", low=0)),
-        model=_model(root.table("model", _MODEL)),
+        model=tried(partial(_model, root.table("model", _MODEL))) or KvModel(1.0, 0.0),
         profiles={name: each.profile for name, each in described.items()},
-        clusters=tuple(_cluster(t) for t in root.tables("clusters", _CLUSTER)),
-        links=tuple(_link(t) for t in root.tables("links", _LINK, optional=True)),
-        workloads=_workloads(root),
+        clusters=_each(_cluster, root.tables("clusters", _CLUSTER)),
+        links=_each(_link, root.tables("links", _LINK, optional=True)),
+        workloads=tried(partial(_workloads, root)) or (),
         homogeneous=None
         if homogeneous is None
         else Baseline(homogeneous.text("profile"), homogeneous.count("instances", low=2)),
     )
+    settled()
     _check(scenario)
+    settled()
     scenario = _with_decode_tables(scenario, described)
     for cluster in scenario.clusters:
         if cluster.kind == "pd":
             _check_slo(scenario, cluster)
     return scenario
+
+
+def _each(read: Callable[[Table], T], tables: list[Table]) -> tuple[T, ...]:
+    found = [tried(partial(read, table)) for table in tables]
+    return tuple(each for each in found if each is not None)
+
+
+def _profile(profiles: Table, name: str) -> Described:
+    return read_profile(name, profiles.table(name, PROFILE_KEYS))
 
 
 def _model(table: Table) -> KvModel:
@@ -267,14 +306,15 @@ def _table_of(described: Described) -> DecodeTable:
 
 
 def _cluster(table: Table) -> Cluster:
-    kind = table.take("kind")
-    if kind not in ("pd", "prefill"):
-        raise table.error("kind", "must be pd or prefill")
+    kind: Literal["pd", "prefill"] = (
+        "prefill" if table.one_of("kind", ("pd", "prefill")) == "prefill" else "pd"
+    )
     instances = table.count("instances", low=2 if kind == "pd" else 1)
     start = None
     if "start" in table.data:
         if kind != "pd":
-            raise table.error("start", "only a cluster of kind pd has roles and a threshold")
+            message = "only a cluster of kind pd has roles and a threshold"
+            refuse(table.error("start", message), depends=True)
         first = table.table("start", ("n_prefill", "threshold_tokens"))
         start = Start(
             n_prefill=first.count("n_prefill", low=1),
@@ -283,7 +323,9 @@ def _cluster(table: Table) -> Cluster:
             else first.count("threshold_tokens", low=0),
         )
         if start.n_prefill >= instances:
-            raise first.error("n_prefill", f"leaves no decode instance of {instances}")
+            message = f"leaves no decode instance of {instances}"
+            refuse(first.error("n_prefill", message), depends=True)
+    engines = read_engines(table, instances)
     cluster = Cluster(
         name=table.text("name"),
         kind=kind,
@@ -294,24 +336,18 @@ def _cluster(table: Table) -> Cluster:
         min_decode=table.count("min_decode", 1, low=1),
         pinned=table.flag("pinned"),
         drained=table.flag("drained"),
-        control_urls=_control_urls(table),
+        routers=read_routers(table),
+        engines=engines,
+        role_switch=read_role_switch(table),
+        groups=read_groups(table, engines, instances),
+        engine_token_file=read_token_file(table),
+        decode_cuda_graph_memory_gb=table.number("decode_cuda_graph_memory_gb", low=0)
+        if "decode_cuda_graph_memory_gb" in table.data
+        else None,
     )
     if kind == "pd" and cluster.min_prefill + cluster.min_decode > instances:
-        raise table.error("instances", "is less than min_prefill + min_decode")
+        refuse(table.error("instances", "is less than min_prefill + min_decode"), depends=True)
     return cluster
-
-
-def _control_urls(table: Table) -> tuple[str, ...]:
-    urls = table.take("control_urls", [])
-    if not isinstance(urls, list):
-        raise table.error("control_urls", "must be a list of URLs")
-    for i, url in enumerate(urls):
-        field = f"{table.at('control_urls')}[{i}]"
-        if not isinstance(url, str) or not _URL.fullmatch(url):
-            raise ScenarioError(field, url, "must be http://HOST... or https://HOST...")
-        if url in urls[:i]:
-            raise ScenarioError(field, url, "is listed twice")
-    return tuple(url.rstrip("/") for url in urls)
 
 
 _LINK_FACTS: dict[str, Callable[[Table, str], Any]] = {
@@ -349,12 +385,16 @@ def _workloads(root: Table) -> tuple[Workload, ...]:
     """`[workload]`, or `[[workload]]` / `[[workloads]]` with one entry per PD cluster."""
     key = "workloads" if "workloads" in root.data else "workload"
     if isinstance(root.take(key), list):
-        return tuple(_workload(t, t.text("cluster")) for t in root.tables(key, _WORKLOAD))
+        return _each(_workload_of, root.tables(key, _WORKLOAD))
     table = root.table(key, _WORKLOAD)
     pd = [c.get("name") for c in root.data.get("clusters", []) if c.get("kind") == "pd"]
     if "cluster" not in table.data and len(pd) != 1:
         raise table.error("cluster", "is needed where there is not exactly one PD cluster")
     return (_workload(table, table.text("cluster") if "cluster" in table.data else str(pd[0])),)
+
+
+def _workload_of(table: Table) -> Workload:
+    return _workload(table, table.text("cluster"))
 
 
 def _workload(table: Table, cluster: str) -> Workload:
@@ -380,7 +420,17 @@ def _check(scenario: Scenario) -> None:
     _check_workloads(scenario, kinds)
     baseline = scenario.homogeneous
     if baseline is not None and baseline.profile not in scenario.profiles:
-        raise ScenarioError("baselines.homogeneous.profile", baseline.profile, "is not in profiles")
+        field = "baselines.homogeneous.profile"
+        refuse(ScenarioError(field, baseline.profile, "is not in profiles"))
+
+
+def _odd_name(name: str) -> str:
+    """Why a cluster cannot be called so: ids are paths, and links are named after both ends."""
+    if "/" in name or "->" in name:
+        return "must hold neither / nor ->: ids of instances and links are made of it"
+    if found := unseen.in_name(name):
+        return f"holds {found}, which nobody sees or which turns text round"
+    return "" if name == name.strip() else "must not begin or end with a space"
 
 
 def _check_clusters(scenario: Scenario) -> dict[str, str]:
@@ -388,12 +438,15 @@ def _check_clusters(scenario: Scenario) -> dict[str, str]:
     for i, cluster in enumerate(scenario.clusters):
         field = f"clusters[{i}]"
         if cluster.name in kinds:
-            raise ScenarioError(f"{field}.name", cluster.name, "is the name of another cluster")
+            message = "is the name of another cluster"
+            refuse(ScenarioError(f"{field}.name", cluster.name, message))
+        if problem := _odd_name(cluster.name):
+            refuse(ScenarioError(f"{field}.name", cluster.name, problem))
         if cluster.profile not in scenario.profiles:
-            raise ScenarioError(f"{field}.profile", cluster.profile, "is not in profiles")
+            refuse(ScenarioError(f"{field}.profile", cluster.profile, "is not in profiles"))
         kinds[cluster.name] = cluster.kind
     if "pd" not in kinds.values():
-        raise ScenarioError("clusters", sorted(kinds), "needs at least one of kind pd")
+        refuse(ScenarioError("clusters", sorted(kinds), "needs at least one of kind pd"))
     return kinds
 
 
@@ -412,12 +465,12 @@ def _check_links(scenario: Scenario, kinds: dict[str, str]) -> None:
     for i, link in enumerate(scenario.links):
         for key, name in (("from", link.source), ("to", link.target)):
             if name not in kinds:
-                raise ScenarioError(f"links[{i}].{key}", name, "is not a cluster")
-        if kinds[link.source] == kinds[link.target]:
+                refuse(ScenarioError(f"links[{i}].{key}", name, "is not a cluster"))
+        if kinds.get(link.source, "") == kinds.get(link.target):
             message = "must join a cluster of kind prefill with one of kind pd"
-            raise ScenarioError(f"links[{i}].to", link.target, message)
+            refuse(ScenarioError(f"links[{i}].to", link.target, message))
         if link.id in seen:
-            raise ScenarioError(f"links[{i}]", link.id, "is described twice")
+            refuse(ScenarioError(f"links[{i}]", link.id, "is described twice"))
         seen.add(link.id)
 
 
@@ -425,7 +478,7 @@ def _check_workloads(scenario: Scenario, kinds: dict[str, str]) -> None:
     served = [workload.cluster for workload in scenario.workloads]
     for name in served:
         if kinds.get(name) != "pd":
-            raise ScenarioError("workload.cluster", name, "is not a cluster of kind pd")
+            refuse(ScenarioError("workload.cluster", name, "is not a cluster of kind pd"))
     for name, kind in kinds.items():
         if kind == "pd" and served.count(name) != 1:
-            raise ScenarioError("workload", name, "every PD cluster needs exactly one workload")
+            refuse(ScenarioError("workload", name, "every PD cluster needs exactly one workload"))

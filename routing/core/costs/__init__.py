@@ -1,0 +1,1 @@
+"""What a fleet used: instance-hours by role, egress, traffic, and what that costs. Pure."""

@@ -1,0 +1,1 @@
+"""Does the fleet do what it claims? Named findings, each with the figures it rests on."""

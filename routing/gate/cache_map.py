@@ -1,6 +1,7 @@
 """What the gates of a fleet tell each other of prefix caches, over the plan socket.
 
-A place is a cluster whose engines compute prompts. After a prompt was prefilled there this gate
+A place is a cluster whose engines compute prompts, or `CLUSTER/NAME` where a cluster has several
+stacks, each with a cache of its own. After a prompt was prefilled there this gate
 tells the keys that are new, and adopts what other gates tell of the same place, so that two gates
 on one cluster know what both put there. All of it is a hint: queues are bounded and forget their
 oldest, a message that does not fit is ignored, and losing everything costs only hit rate.
@@ -196,16 +197,33 @@ class CacheMap:
         self._router, self._block_bytes = router, block_bytes
         self._metrics, self._rng, self._now_s = metrics, rng, now_s
         self._open = False
+        self._ask_again = False
         self._complained: set[str] = set()
-        self._places = {name: _Place(index) for name, index in places.items()}
-        self._turns = deque(self._places)
-        for place in self._places.values():
+        self._places: dict[str, _Place] = {}
+        self._turns: deque[str] = deque()
+        self.set_places(places)
+
+    def set_places(self, places: Mapping[str, PrefixIndex]) -> None:
+        """Takes other places; what is known of an index that stays is kept."""
+        before, known = self._places, {id(p.index): p for p in self._places.values()}
+        self._places = {name: known.get(id(i)) or _Place(i) for name, i in places.items()}
+        for place in before.values():
+            place.index.on_stored = None
+        for name, place in self._places.items():
             place.index.on_stored = partial(self._stored, place)
+            epochs = [old.epoch for was, old in before.items() if _cluster(was) == _cluster(name)]
+            place.epoch = max(place.epoch, *epochs, 0)
+        self._turns = deque(self._places)
+        self._ask_again = self._open
 
     def opened(self) -> str:
         """A socket to the console is open; what to say on it first."""
-        self._open = True
-        return _text(_Wanted(self._router, sorted(self._places)))
+        self._open, self._ask_again = True, False
+        return self._wants()
+
+    def _wants(self) -> str:
+        clusters = {_cluster(name) for name in self._places}
+        return _text(_Wanted(self._router, sorted(clusters | set(self._places))))
 
     def closed(self) -> None:
         """The socket is gone: what waits would only grow old."""
@@ -215,6 +233,9 @@ class CacheMap:
 
     def next_message(self) -> str | None:
         """What to say now, or None. Ask at most once a second."""
+        if self._ask_again:
+            self._ask_again = False
+            return self._wants()
         for _ in range(len(self._turns)):
             name = self._turns[0]
             self._turns.rotate(-1)
@@ -228,8 +249,9 @@ class CacheMap:
             message = _decoder.decode(text)
             match message:
                 case _Epoch():
-                    if message.place in self._places:
-                        self._advance(message.place, message.epoch)
+                    for name in self._places:
+                        if message.place in (name, _cluster(name)):
+                            self._advance(name, message.epoch)
                 case _Wanted():
                     self._wanted(message)
                 case _News():
@@ -379,6 +401,15 @@ class CacheMap:
         if reason not in self._complained:
             log.warning("what another gate said of a cache is ignored (%s): %s", reason, what)
         self._complained.add(reason)
+
+
+def place_names(cluster: str, names: Sequence[str]) -> list[str]:
+    """The places of a cluster whose stacks are called so."""
+    return [cluster] if len(names) == 1 else [f"{cluster}/{name}" for name in names]
+
+
+def _cluster(place: str) -> str:
+    return place.partition("/")[0]
 
 
 def _split(chain: Chain) -> list[Fragment]:

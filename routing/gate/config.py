@@ -9,28 +9,37 @@
 
     [upstreams.local]
     url = "http://127.0.0.1:9001"
-    cache_capacity_tokens = 2000000    # prefix cache of the side; "infinite"; 0: it keeps none;
+    cache_capacity_tokens = 2000000    # prefix cache of the stack; "infinite"; 0: it keeps none;
                                        # absent: 4194304
     [upstreams.remote.prfaas]          # one table per PrfaaS cluster, by its name in the plan
     url = "http://127.0.0.1:9002"
 
-Relative paths are relative to the file. The rest, with defaults, is in `GateConfig` and
-`UpstreamConfig`.
+A place with several stacks has one `[[upstreams.local]]` or `[[upstreams.remote.prfaas]]` each.
+Relative paths are relative to the file. The rest, with defaults, is in `settings`; docs/gate.md
+explains it.
 """
 
 from __future__ import annotations
 
 import math
 import re
+import string
 import tomllib
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
+from urllib.parse import urlsplit
 
 import msgspec
 
 from routing.gate import kv_events
-
-DEFAULT_CACHE_CAPACITY_TOKENS = 4_194_304
+from routing.gate.settings import (
+    BreakerConfig,
+    GateConfig,
+    Limits,
+    Tenants,
+    UpstreamConfig,
+    upstream_names,
+)
 
 _ABOVE_ZERO = (
     "health_interval_s",
@@ -40,98 +49,19 @@ _ABOVE_ZERO = (
     "poll_interval_s",
     "console_timeout_s",
 )
+_FILES = ("token_file", "tokenizer_file", "console_ca_file")
+_SECRET = re.compile(r"(token|secret|passw(or)?d|api_?key)$", re.IGNORECASE)
+"""Keys whose value is nobody's to read in a log or on a page, misspelt or not."""
+_HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 
 
 class ConfigError(ValueError):
     """A configuration the gate will not start with."""
 
     def __init__(self, message: str, *, file: Path, key: str = "", value: Any = None) -> None:
-        where = f"{key} = {value!r}: " if key else ""
+        shown = "'...'" if _SECRET.search(key) else repr(value)
+        where = f"{key} = {shown}: " if key else ""
         super().__init__(f"{file}: {where}{message}")
-
-
-class UpstreamConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """One OpenAI-compatible P/D stack. `url` is its base, without `/v1`.
-
-    `trust_cached_tokens`: whether `usage.prompt_tokens_details.cached_tokens` tells what *prefill*
-    had cached. Set it to false for stacks whose answer comes from a decode engine that counts the
-    KV it was sent as cached (vLLM with a KV connector): to the loop every prompt would look short.
-
-    `linear_state` `exact`: the model has layers with one state a request (linear attention, sliding
-    windows), so a cached prefix is of use only up to where such a state was left. `none`: all of it
-    is.
-
-    `kv_events`: `tcp://HOST:PORT` of every engine behind it that publishes KV events and prefills.
-    """
-
-    url: str
-    cache_capacity_tokens: int | Literal["infinite"] = DEFAULT_CACHE_CAPACITY_TOKENS
-    health_path: str = "/health"
-    trust_cached_tokens: bool = True
-    linear_state: Literal["exact", "none"] = "none"
-    kv_events: tuple[str, ...] = ()
-
-    def capacity_blocks(self, block_tokens: int) -> int | None:
-        """Full blocks the side's prefix cache holds; None: unbounded."""
-        if self.cache_capacity_tokens == "infinite":
-            return None
-        return self.cache_capacity_tokens // block_tokens
-
-
-class Upstreams(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The two sides; `remote` by PrfaaS cluster name."""
-
-    local: UpstreamConfig
-    remote: dict[str, UpstreamConfig] = {}
-
-
-class GateConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """All settings of one gate.
-
-    `media_part_tokens` stands for each image or clip of a chat until the engine reports usage.
-    `read_timeout_s` is the longest silence of an upstream, before and between its bytes.
-    `console_timeout_s` limits a GET and the handshake of the plan socket.
-    `drain_s` is how long streams may go on after SIGTERM.
-    `kv_events_model` is the `model` of the requests that KV events are of.
-    """
-
-    router: str
-    upstreams: Upstreams
-    host: str = "127.0.0.1"
-    port: int = 8100
-    console_url: str | None = None
-    token: str | None = None
-    token_file: str | None = None
-    plan_file: str | None = None
-    tokenizer_file: str | None = None
-    block_tokens: int = 512
-    media_part_tokens: int = 1000
-    max_body_bytes: int = 64 * 1024 * 1024
-    health_interval_s: float = 2.0
-    connect_timeout_s: float = 2.0
-    read_timeout_s: float = 600.0
-    ack_interval_s: float = 5.0
-    poll_interval_s: float = 2.0
-    console_timeout_s: float = 10.0
-    drain_s: float = 30.0
-    kv_events_model: str = ""
-
-    @property
-    def fleet(self) -> str:
-        return self.router.split("/")[0]
-
-    @property
-    def cluster(self) -> str:
-        return self.router.split("/")[1]
-
-    def read_token(self) -> str | None:
-        """The token as of now, so that a rotated file is picked up at the next connection.
-
-        Raises OSError when the token file cannot be read.
-        """
-        if self.token_file is None:
-            return self.token
-        return Path(self.token_file).read_text().strip()
 
 
 def load_config(path: Path) -> GateConfig:
@@ -142,9 +72,9 @@ def load_config(path: Path) -> GateConfig:
         raise ConfigError(f"cannot be read: {exc.strerror}", file=path) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as exc:
         raise ConfigError(f"is not TOML: {exc}", file=path) from None
-    _check_remotes(document, path)
+    _list_stacks(document, path)
     config = _convert(document, GateConfig, "", path)
-    _check(config, path)
+    _Checks(path).all(config)
     return _resolve_paths(config, path)
 
 
@@ -168,107 +98,226 @@ def _value_at(document: Any, key: str) -> Any:
     return document
 
 
-def _check_remotes(document: dict[str, Any], path: Path) -> None:
-    """Each remote alone first: inside a map msgspec's errors do not name the entry."""
+def _list_stacks(document: dict[str, Any], path: Path) -> None:
+    """A table is a list of one. Each is read alone first: inside lists and maps msgspec's errors do
+    not name the entry."""
     upstreams = document.get("upstreams")
-    remotes = upstreams.get("remote") if isinstance(upstreams, dict) else None
-    for name, entry in remotes.items() if isinstance(remotes, dict) else ():
-        key = f"upstreams.remote.{name}"
-        if not isinstance(entry, dict):
-            raise ConfigError("must be a table with a url", file=path, key=key, value=entry)
-        _convert(entry, UpstreamConfig, key, path)
+    if not isinstance(upstreams, dict):
+        return
+    if "local" in upstreams:
+        upstreams["local"] = _stacks(upstreams["local"], "upstreams.local", path)
+    remotes = upstreams.get("remote")
+    if isinstance(remotes, dict):
+        for name, entry in remotes.items():
+            remotes[name] = _stacks(entry, f"upstreams.remote.{name}", path)
 
 
-def _check(config: GateConfig, path: Path) -> None:
+def _stacks(entry: Any, key: str, path: Path) -> list[Any]:
+    entries = entry if isinstance(entry, list) else [entry]
+    if not entries:
+        raise ConfigError("names no stack", file=path, key=key, value=entry)
+    for i, each in enumerate(entries):
+        at = _stack_key(key, i, len(entries))
+        if not isinstance(each, dict):
+            raise ConfigError("must be a table with a url", file=path, key=at, value=each)
+        _convert(each, UpstreamConfig, at, path)
+    return entries
+
+
+def _stack_key(key: str, i: int, n_stacks: int) -> str:
+    return key if n_stacks == 1 else f"{key}[{i}]"
+
+
+class _Checks:
     """What types cannot say."""
-    parts = config.router.split("/")
-    if len(parts) != 3 or not all(parts):
-        raise ConfigError(
-            "must be FLEET/CLUSTER/NAME", file=path, key="router", value=config.router
-        )
-    if not 0 <= config.port <= 65535:
-        raise ConfigError("must be in 0..65535", file=path, key="port", value=config.port)
-    for key in ("block_tokens", "max_body_bytes"):
-        if getattr(config, key) < 1:
-            raise ConfigError("must be at least 1", file=path, key=key, value=getattr(config, key))
-    for key in ("media_part_tokens", "drain_s"):
-        value = getattr(config, key)
-        if not (math.isfinite(value) and value >= 0):
-            raise ConfigError("must be finite and not negative", file=path, key=key, value=value)
-    for key in _ABOVE_ZERO:
-        value = getattr(config, key)
-        if not (math.isfinite(value) and value > 0):
-            raise ConfigError("must be finite and above 0", file=path, key=key, value=value)
-    _check_console(config, path)
-    _check_upstream(config.upstreams.local, "upstreams.local", path)
-    for name, upstream in config.upstreams.remote.items():
-        key = f"upstreams.remote.{name}"
-        if name == config.cluster:
-            raise ConfigError("is this gate's own cluster", file=path, key=key, value=upstream.url)
-        _check_upstream(upstream, key, path)
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def all(self, config: GateConfig) -> None:
+        self._router(config)
+        self._numbers(config)
+        self._console(config)
+        self._upstreams(config)
+        self._breaker(config.breaker)
+        self._limits(config.limits)
+        if config.tenants is not None:
+            self._tenants(config.tenants)
+        if config.chat_template is not None:
+            self._template("chat_template.message", config.chat_template.message)
+
+    def _error(self, message: str, key: str, value: Any) -> ConfigError:
+        return ConfigError(message, file=self._path, key=key, value=value)
+
+    def _router(self, config: GateConfig) -> None:
+        parts = config.router.split("/")
+        if len(parts) != 3 or not all(parts):
+            raise self._error("must be FLEET/CLUSTER/NAME", "router", config.router)
+
+    def _numbers(self, config: GateConfig) -> None:
+        if not 0 <= config.port <= 65535:
+            raise self._error("must be in 0..65535", "port", config.port)
+        self._at_least(config, ("block_tokens", "max_body_bytes"), 1)
+        self._at_least(config, ("media_part_tokens", "retries_per_side", "drain_s"), 0)
+        self._above_zero(config, _ABOVE_ZERO)
+
+    def _at_least(self, table: Any, names: tuple[str, ...], least: int, prefix: str = "") -> None:
+        for name in names:
+            value = getattr(table, name)
+            if value is not None and not (math.isfinite(value) and value >= least):
+                what = "finite and not negative" if least == 0 else f"at least {least}"
+                raise self._error(f"must be {what}", prefix + name, value)
+
+    def _above_zero(self, table: Any, names: tuple[str, ...], prefix: str = "") -> None:
+        for name in names:
+            value = getattr(table, name)
+            if value is not None and not (math.isfinite(value) and value > 0):
+                raise self._error("must be finite and above 0", prefix + name, value)
+
+    def _console(self, config: GateConfig) -> None:
+        if config.console_url is not None:
+            self._url(config.console_url, "console_url")
+        if config.token is not None and config.token_file is not None:
+            raise self._error("give token or token_file, not both", "token_file", config.token_file)
+
+    def _upstreams(self, config: GateConfig) -> None:
+        taken: dict[str, str] = {}
+        for name, stacks in (("", config.upstreams.local), *config.upstreams.remote.items()):
+            key = f"upstreams.remote.{name}" if name else "upstreams.local"
+            if name == config.cluster:
+                raise self._error("is this gate's own cluster", key, [s.url for s in stacks])
+            for i, stack in enumerate(stacks):
+                self._url(stack.url, f"{_stack_key(key, i, len(stacks))}.url")
+            urls = [stack.url.rstrip("/") for stack in stacks]
+            for i, (stack, called) in enumerate(
+                zip(stacks, upstream_names(name or "local", stacks), strict=True)
+            ):
+                at = _stack_key(key, i, len(stacks))
+                self._stack(stack, at)
+                if urls.count(urls[i]) > 1:
+                    raise self._error("is named twice", f"{at}.url", stack.url)
+                if called in taken:
+                    raise self._error(f"is also the name of {taken[called]}", f"{at}.name", called)
+                taken[called] = at
+
+    def _stack(self, stack: UpstreamConfig, key: str) -> None:
+        capacity = stack.cache_capacity_tokens
+        if capacity != "infinite" and capacity < 0:
+            raise self._error(
+                'must be "infinite" or at least 0', f"{key}.cache_capacity_tokens", capacity
+            )
+        if not stack.health_path.startswith("/"):
+            raise self._error("must start with /", f"{key}.health_path", stack.health_path)
+        if not stack.name.isprintable() or "/" in stack.name:
+            raise self._error("must be printable, without /", f"{key}.name", stack.name)
+        if (stack.cert_file is None) != (stack.key_file is None):
+            raise self._error(
+                "cert_file and key_file go together", f"{key}.cert_file", stack.cert_file
+            )
+        self._kv_events(stack.kv_events, f"{key}.kv_events")
+
+    def _kv_events(self, endpoints: tuple[str, ...], key: str) -> None:
+        for endpoint in endpoints:
+            found = re.fullmatch(
+                r"tcp://[^\s/:*]+:([0-9]{1,5})|tcp://\[[^\s\]]+\]:([0-9]{1,5})", endpoint
+            )
+            if found is None or not 0 < int(found[1] or found[2]) < 65536:
+                raise self._error("must be tcp://HOST:PORT", key, endpoint)
+            if endpoints.count(endpoint) > 1:
+                raise self._error("is named twice", key, endpoint)
+        if endpoints and not kv_events.AVAILABLE:
+            raise self._error(
+                "hearing them needs the `pyzmq` package: install prfaas-console[kv-events]",
+                key,
+                list(endpoints),
+            )
+
+    def _url(self, url: str, key: str) -> None:
+        if not re.fullmatch(r"https?://[^/\s?#]+(/[^\s?#]*)?", url):
+            raise self._error("must be http(s)://HOST[:PORT][/PATH]", key, _without_user(url))
+        try:
+            parts = urlsplit(url)
+            host, _ = parts.hostname, parts.port
+        except ValueError as exc:
+            raise self._error(str(exc), key, _without_user(url)) from None
+        if not host or "@" in parts.netloc:
+            raise self._error("must name a host, and no user before it", key, _without_user(url))
+
+    def _breaker(self, breaker: BreakerConfig) -> None:
+        self._at_least(breaker, ("failures", "min_requests"), 1, "breaker.")
+        self._above_zero(breaker, ("window_s", "open_s"), "breaker.")
+        if not 0.0 < breaker.failure_ratio <= 1.0:
+            raise self._error("must be in 0..1", "breaker.failure_ratio", breaker.failure_ratio)
+        if not breaker.open_s <= breaker.max_open_s < math.inf:
+            raise self._error("must be at least open_s", "breaker.max_open_s", breaker.max_open_s)
+
+    def _limits(self, limits: Limits) -> None:
+        self._at_least(limits, ("in_flight", "local_in_flight"), 1, "limits.")
+        self._at_least(limits, ("remote_in_flight", "queue"), 0, "limits.")
+        self._above_zero(limits, ("queue_s",), "limits.")
+
+    def _tenants(self, tenants: Tenants) -> None:
+        if tenants.header is not None and not _HEADER.fullmatch(tenants.header):
+            raise self._error("is no header's name", "tenants.header", tenants.header)
+        self._at_least(tenants, ("in_flight", "burst"), 1, "tenants.")
+        self._above_zero(tenants, ("rps",), "tenants.")
+        if tenants.burst is not None and tenants.rps is None:
+            raise self._error("needs rps", "tenants.burst", tenants.burst)
+
+    def _template(self, key: str, text: str) -> None:
+        try:
+            fields = [name for _, name, _, _ in string.Formatter().parse(text) if name is not None]
+        except ValueError as exc:
+            raise self._error(str(exc), key, text) from None
+        if sorted(fields) != ["content", "role"]:
+            raise self._error("must hold {role} and {content} once each", key, text)
 
 
-def _check_console(config: GateConfig, path: Path) -> None:
-    if config.console_url is not None:
-        _check_url(config.console_url, "console_url", path)
-    if config.token is not None and config.token_file is not None:
-        raise ConfigError(
-            "give token or token_file, not both",
-            file=path,
-            key="token_file",
-            value=config.token_file,
-        )
-
-
-def _check_upstream(upstream: UpstreamConfig, key: str, path: Path) -> None:
-    _check_url(upstream.url, f"{key}.url", path)
-    capacity = upstream.cache_capacity_tokens
-    if capacity != "infinite" and capacity < 0:
-        raise ConfigError(
-            'must be "infinite" or at least 0',
-            file=path,
-            key=f"{key}.cache_capacity_tokens",
-            value=capacity,
-        )
-    if not upstream.health_path.startswith("/"):
-        raise ConfigError(
-            "must start with /", file=path, key=f"{key}.health_path", value=upstream.health_path
-        )
-    _check_kv_events(upstream.kv_events, f"{key}.kv_events", path)
-
-
-def _check_kv_events(endpoints: tuple[str, ...], key: str, path: Path) -> None:
-    for endpoint in endpoints:
-        found = re.fullmatch(
-            r"tcp://[^\s/:*]+:([0-9]{1,5})|tcp://\[[^\s\]]+\]:([0-9]{1,5})", endpoint
-        )
-        if found is None or not 0 < int(found[1] or found[2]) < 65536:
-            raise ConfigError("must be tcp://HOST:PORT", file=path, key=key, value=endpoint)
-        if endpoints.count(endpoint) > 1:
-            raise ConfigError("is named twice", file=path, key=key, value=endpoint)
-    if endpoints and not kv_events.AVAILABLE:
-        raise ConfigError(
-            "hearing them needs the `pyzmq` package: install prfaas-console[kv-events]",
-            file=path,
-            key=key,
-            value=list(endpoints),
-        )
-
-
-def _check_url(url: str, key: str, path: Path) -> None:
-    if not re.fullmatch(r"https?://[^/\s?#]+(/[^\s?#]*)?", url):
-        raise ConfigError("must be http(s)://HOST[:PORT][/PATH]", file=path, key=key, value=url)
+def _without_user(url: str) -> str:
+    """What may stand before an @ is a password."""
+    return re.sub(r"//.*@", "//...@", url)
 
 
 def _resolve_paths(config: GateConfig, path: Path) -> GateConfig:
     """Files named in the configuration, relative to it; those that must exist are looked for."""
-    resolved: dict[str, str] = {}
-    for key, must_exist in (("token_file", True), ("tokenizer_file", True), ("plan_file", False)):
-        value = getattr(config, key)
-        if value is None:
-            continue
-        target = path.parent / value
-        if must_exist and not target.is_file():
-            raise ConfigError("no such file", file=path, key=key, value=value)
-        resolved[key] = str(target)
-    return msgspec.structs.replace(config, **resolved)
+
+    def found(table: Any, names: tuple[str, ...], prefix: str = "") -> dict[str, str]:
+        resolved = {}
+        for name in names:
+            value = getattr(table, name)
+            if value is None:
+                continue
+            target = path.parent / value
+            if not target.is_file():
+                raise ConfigError("no such file", file=path, key=prefix + name, value=value)
+            resolved[name] = str(target)
+        return resolved
+
+    def stacks(key: str, entries: tuple[UpstreamConfig, ...]) -> tuple[UpstreamConfig, ...]:
+        names = ("ca_file", "cert_file", "key_file")
+        return tuple(
+            msgspec.structs.replace(
+                entry, **found(entry, names, f"{_stack_key(key, i, len(entries))}.")
+            )
+            for i, entry in enumerate(entries)
+        )
+
+    replaced: dict[str, Any] = found(config, _FILES)
+    if config.plan_file is not None:
+        replaced["plan_file"] = str(path.parent / config.plan_file)
+    if config.tls is not None:
+        names = ("cert_file", "key_file", "client_ca_file")
+        replaced["tls"] = msgspec.structs.replace(config.tls, **found(config.tls, names, "tls."))
+    if config.access_log is not None:
+        replaced["access_log"] = msgspec.structs.replace(
+            config.access_log, file=str(path.parent / config.access_log.file)
+        )
+    upstreams = msgspec.structs.replace(
+        config.upstreams,
+        local=stacks("upstreams.local", config.upstreams.local),
+        remote={
+            name: stacks(f"upstreams.remote.{name}", entries)
+            for name, entries in config.upstreams.remote.items()
+        },
+    )
+    return msgspec.structs.replace(config, upstreams=upstreams, **replaced)

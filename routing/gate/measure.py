@@ -9,6 +9,7 @@ from routing.core.placement.rule import Judged, Prefixes, Route, Rule, Side, jud
 from routing.gate.count import Counter, Length
 from routing.gate.prefix import NOTHING, Chain, Match, chain_of
 from routing.gate.prompt import BYTES_PER_ID, Prompt
+from routing.gate.reading import Reading
 from routing.gate.upstream import Upstream
 
 _ESTIMATE_MARGIN_RATIO = 0.05
@@ -18,17 +19,27 @@ last block behind, or its whole state, and what lies beyond is moved only if it 
 
 @dataclass(frozen=True)
 class Measured:
-    """A prompt, its length, and what each side is believed to hold of it.
+    """A prompt as read, and what each side is believed to hold of it.
 
     `remote` is the remote that would take the request now.
     """
 
-    prompt: Prompt
-    chains: tuple[Chain, ...]
-    length: Length
+    reading: Reading
     matches: dict[Side, Match]
     cached_tokens: dict[Side, int]
     judged: Judged
+
+    @property
+    def prompt(self) -> Prompt:
+        return self.reading.prompt
+
+    @property
+    def chains(self) -> tuple[Chain, ...]:
+        return self.reading.chains
+
+    @property
+    def length(self) -> Length:
+        return self.reading.length
 
     def uncached_tokens(self, side: Side) -> int:
         return self.length.tokens - self.cached_tokens[side]
@@ -53,43 +64,50 @@ class Move:
 
 
 class Measurer:
-    """Measures prompts for the gate of one PD `cluster`, whose upstream is `local`."""
+    """Measures prompts for the gate of one PD `cluster`."""
 
-    def __init__(
-        self, *, cluster: str, local: Upstream, counter: Counter, block_tokens: int
-    ) -> None:
-        self._cluster, self._local, self._counter = cluster, local, counter
+    def __init__(self, *, cluster: str, counter: Counter, block_tokens: int) -> None:
+        self._cluster, self._counter = cluster, counter
         self._block_bytes = block_tokens * BYTES_PER_ID
+
+    def read(self, prompt: Prompt) -> Reading:
+        """Its blocks and its length."""
+        chains = tuple(
+            chain_of(piece, salt=prompt.salt, block_bytes=self._block_bytes)
+            for piece in prompt.pieces
+        )
+        return Reading(prompt, chains, self._counter.count(prompt), self._block_bytes)
 
     def blocks(self, prompt: Prompt, *, tokens: int, of_tokens: int) -> float:
         """Blocks of the index that the first `tokens` of the prompt's `of_tokens` fill."""
         return tokens * prompt.n_bytes / of_tokens / self._block_bytes
 
     def measure(
-        self, prompt: Prompt, rule: Rule | None, *, remote: Upstream | None, admits: bool
+        self,
+        reading: Reading,
+        rule: Rule | None,
+        *,
+        local: Upstream,
+        remote: Upstream | None,
+        admits: bool,
     ) -> Measured:
-        """Judges by `remote`; nothing moves between the sides unless it `admits` requests."""
-        chains = tuple(
-            chain_of(piece, salt=prompt.salt, block_bytes=self._block_bytes)
-            for piece in prompt.pieces
-        )
-        length = self._counter.count(prompt)
+        """Judges by these two; nothing moves between them unless `remote` `admits` requests."""
         matches: dict[Side, Match] = {"local": NOTHING, "remote": NOTHING}
         cached: dict[Side, int] = {"local": 0, "remote": 0}
         movable: dict[Side, int] = {"local": 0, "remote": 0}
         # A batch is one request with many prefixes: it has no first N tokens to move.
-        may_move = admits and len(chains) == 1
-        for upstream in filter(None, (self._local, remote)):
+        may_move = admits and len(reading.chains) == 1
+        for upstream in filter(None, (local, remote)):
             side, credit = upstream.side, upstream.index.credit
-            match = matches[side] = upstream.index.match(chains)
-            cached[side] = int(self._tokens(prompt, length, match.n_blocks) * credit)
-            if may_move and upstream.health.state == "up":
-                movable[side] = int(self._tokens(prompt, length, match.n_settled) * credit)
-        name = remote.name if remote is not None else ""
+            match = matches[side] = reading.match(upstream)
+            cached[side] = int(reading.tokens(match.n_blocks) * credit)
+            if may_move and upstream.is_up:
+                movable[side] = int(reading.tokens(match.n_settled) * credit)
+        name = remote.place if remote is not None else ""
         judged = judge(
             rule,
             Prefixes(
-                total=length.tokens,
+                total=reading.length.tokens,
                 local=cached["local"],
                 remote=cached["remote"],
                 movable_local=movable["local"],
@@ -98,24 +116,25 @@ class Measurer:
             to_local=f"{name}->{self._cluster}",
             to_remote=f"{self._cluster}->{name}",
         )
-        return Measured(prompt, chains, length, matches, cached, judged)
+        return Measured(reading, matches, cached, judged)
 
     def move(
-        self, chosen: Route, measured: Measured | None, *, remote: Upstream | None
+        self,
+        chosen: Route,
+        measured: Measured | None,
+        *,
+        local: Upstream,
+        remote: Upstream | None,
     ) -> Move | None:
         """What the route moves, and from where."""
         if chosen.link is None or measured is None or remote is None:
             return None
-        source = remote if chosen.side == "local" else self._local
+        source = remote if chosen.side == "local" else local
         # All of it, however few of such claims came true lately: what the source turns out not to
         # hold costs nothing on the link.
         n_blocks = measured.matches[source.side].n_settled
-        tokens = self._tokens(measured.prompt, measured.length, n_blocks)
+        tokens = measured.reading.tokens(n_blocks)
         new_tokens = tokens - measured.cached_tokens[chosen.side]
         if measured.length.source != "tokenised":
             tokens += math.ceil(tokens * _ESTIMATE_MARGIN_RATIO)
         return Move(source, chosen.link, n_blocks, tokens, new_tokens)
-
-    def _tokens(self, prompt: Prompt, length: Length, n_blocks: int) -> int:
-        # Integers first: for token ids this is exactly the tokens of these blocks.
-        return length.tokens * n_blocks * self._block_bytes // max(1, prompt.n_bytes)

@@ -12,6 +12,9 @@ from collections.abc import Iterable, Sequence
 
 from routing.core.placement import sides
 from routing.core.placement.token_edges import TOKEN_EDGES
+from routing.gate.admission import REASONS as REFUSALS
+from routing.gate.breaker import STATES as BREAKER_STATES
+from routing.gate.override import Override
 
 SIDES = ("local", "remote")
 JUDGED = "judged"
@@ -25,6 +28,9 @@ CACHE_IGNORED = ("invalid", "unknown_place", "other_blocks", "old_epoch")
 KV_EVENTS = ("stored", "removed", "cleared")
 KV_EVENTS_DROPPED = ("unknown_parent", "other", "full", "invalid")
 RESULTS = ("ok", "client_error", "server_error", "failed", "cancelled")
+
+RELOADS = ("applied", "refused")
+MODES = ("threshold", "always_local", "always_remote")
 
 TTFT_EDGES_S = tuple(round(0.001 * 2 ** (i / 2), 6) for i in range(37))
 """Upper bounds, seconds: 1 ms to 262 s in steps of x1.41."""
@@ -120,8 +126,15 @@ class Metrics:
         )
         self.refused = Family(
             "prfaas_gate_refused_total",
-            "Requests answered 503 because the gate is stopping; not in requests_total.",
+            "Requests turned away unread for want of room, or by a gate that stops; not in "
+            "requests_total. Those of tenants above their bounds are in neither.",
             "counter",
+        )
+        self.refusals = Family(
+            "prfaas_gate_refusals_total",
+            "Requests answered 429 or 503 by the gate itself, by reason.",
+            "counter",
+            ("reason",),
         )
         self.invalid = Family(
             "prfaas_gate_invalid_total",
@@ -141,6 +154,18 @@ class Metrics:
             "prfaas_gate_fallbacks_total",
             "Requests counted as remote at arrival and served by local: the remote failed them.",
             "counter",
+        )
+        self.retries = Family(
+            "prfaas_gate_retries_total",
+            "Requests sent again, to another upstream of the same side.",
+            "counter",
+            ("side",),
+        )
+        self.waiting = Family(
+            "prfaas_gate_waiting", "Requests that wait to be let in, or for their side.", "gauge"
+        )
+        self.tenants = Family(
+            "prfaas_gate_tenants", "Tenants remembered, where they are bounded.", "gauge"
         )
         self.prompt_tokens = Family(
             "prfaas_gate_prompt_tokens_total", "Prompt tokens as known at arrival.", "counter"
@@ -188,12 +213,62 @@ class Metrics:
         self.in_flight = Family(
             "prfaas_gate_in_flight", "Requests sent and not finished.", "gauge", ("side",)
         )
+        self.read_timeout_s = Family(
+            "prfaas_gate_read_timeout_seconds",
+            "The longest silence of an upstream that this gate waits through.",
+            "gauge",
+        )
         upstream = ("side", "upstream")
         self.upstream_up = Family(
             "prfaas_gate_upstream_up",
             "1 while the upstream takes requests freely, 0 while it is down or on trial.",
             "gauge",
             upstream,
+        )
+        self.breaker = Family(
+            "prfaas_gate_breaker_state",
+            "1 for the state that the upstream's breaker is in.",
+            "gauge",
+            (*upstream, "state"),
+        )
+        self.breaker_opens = Family(
+            "prfaas_gate_breaker_opens_total",
+            "How often the upstream's breaker opened.",
+            "counter",
+            upstream,
+        )
+        self.upstream_in_flight = Family(
+            "prfaas_gate_upstream_in_flight",
+            "Requests sent to the upstream and not finished.",
+            "gauge",
+            upstream,
+        )
+        self.override_active = Family(
+            "prfaas_gate_override_active",
+            "1 while a person's override is above the plan.",
+            "gauge",
+            ("mode",),
+        )
+        self.override_until_s = Family(
+            "prfaas_gate_override_until_seconds",
+            "When the override ends by itself, epoch seconds; absent without one.",
+            "gauge",
+        )
+        self.override_threshold = Family(
+            "prfaas_gate_override_threshold_tokens",
+            "The override's threshold; absent unless it is one.",
+            "gauge",
+        )
+        self.reloads = Family(
+            "prfaas_gate_reloads_total",
+            "Times the configuration was read again, by outcome.",
+            "counter",
+            ("outcome",),
+        )
+        self.access_log_dropped = Family(
+            "prfaas_gate_access_log_dropped_total",
+            "Lines of the access log that were not written.",
+            "counter",
         )
         self.prefix_blocks = Family(
             "prfaas_gate_prefix_index_blocks", "Blocks believed cached.", "gauge", upstream
@@ -285,6 +360,10 @@ class Metrics:
     def _start_at_zero(self) -> None:
         self.plan_epoch.values.clear()
         self.plan_version.values.clear()
+        for reason in REFUSALS:
+            self.refusals.add(reason, by=0)
+        for outcome in RELOADS:
+            self.reloads.add(outcome, by=0)
         for reason in CACHE_IGNORED:
             self.cache_ignored.add(reason, by=0)
         for reason in sides.REASONS:
@@ -296,6 +375,7 @@ class Metrics:
                 self.engine_prompt_tokens,
                 self.engine_cached_tokens,
                 self.in_flight,
+                self.retries,
             ):
                 family.add(side, by=0)
             for result in RESULTS:
@@ -308,6 +388,35 @@ class Metrics:
         for reason in KV_EVENTS_DROPPED:
             self.kv_events_dropped.add(place, reason, by=0)
         self.kv_event_gaps.add(place, by=0)
+
+    def forget_upstreams(self) -> None:
+        """The set of upstreams changed: the gauges of those that went must go with them."""
+        for family in (self.upstream_up, self.breaker, self.upstream_in_flight):
+            family.values.clear()
+        for family in (self.prefix_blocks, self.prefix_credit, self.breaker_opens):
+            family.values.clear()
+
+    def start_link(self, link: str) -> None:
+        """The series of a directed link that prefixes may be moved over."""
+        self.moves.add(link, by=0)
+        self.move_tokens.add(link, by=0)
+
+    def show_breaker(self, *labels: str, state: str, n_opens: int) -> None:
+        """One upstream's breaker."""
+        for each in BREAKER_STATES:
+            self.breaker.set(*labels, each, to=each == state)
+        self.breaker_opens.set(*labels, to=n_opens)
+
+    def show_override(self, override: Override | None) -> None:
+        """The override in force, if one is."""
+        for mode in MODES:
+            self.override_active.set(mode, to=override is not None and mode == override.mode)
+        self.override_threshold.values.clear()
+        self.override_until_s.values.clear()
+        if override is not None:
+            self.override_until_s.set(to=override.until_s)
+            if override.threshold_tokens is not None:
+                self.override_threshold.set(to=override.threshold_tokens)
 
     def render(self) -> str:
         """The page."""

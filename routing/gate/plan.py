@@ -15,8 +15,9 @@ import msgspec
 
 from routing.core.placement.rule import Rule
 from routing.core.types import CacheMode, Mode
+from routing.gate.override import Override
 
-AckState = Literal["running", "refused", "no_plan"]
+AckState = Literal["running", "refused", "no_plan", "overridden"]
 
 
 class PlanError(ValueError):
@@ -24,6 +25,13 @@ class PlanError(ValueError):
 
     def __init__(self, message: str, *, field: str, value: Any) -> None:
         super().__init__(f"{field} = {value!r}: {message}")
+
+
+class Transport(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A hint for who ships KV from one PrfaaS cluster; None: the plan has none."""
+
+    connections: int | None = None
+    pacing_gbps: float | None = None
 
 
 class _Document(msgspec.Struct, frozen=True):
@@ -43,26 +51,30 @@ class _Cluster(msgspec.Struct, frozen=True):
     band: tuple[int, int] | None = None
     remote: dict[str, float] = {}
     max_remote_in_flight: int | None = None
+    transport: dict[str, Transport] = {}
 
 
 class Ack(msgspec.Struct, frozen=True):
-    """What the gate tells the console (docs/contracts.md, Plan)."""
+    """What the gate tells the console (docs/contracts.md, Plan). `override` only where one is."""
 
     router: str
     epoch: int | None
     version_running: int | None
     state: AckState
     error: str | None
+    override: Override | msgspec.UnsetType = msgspec.UNSET
 
 
 @dataclass(frozen=True)
 class Running:
-    """An accepted plan: its number, its rule for this cluster, its document as received."""
+    """An accepted plan: its number, its rule for this cluster, its document as received, its hints
+    by PrfaaS cluster."""
 
     epoch: int
     version: int
     rule: Rule
     document: bytes
+    transport: dict[str, Transport]
 
     @property
     def name(self) -> str:
@@ -76,12 +88,17 @@ class PlanState:
     running: Running | None = None
     refusal: str | None = None
 
-    def ack(self, router: str, *, notes: tuple[str, ...] = ()) -> Ack:
-        """The ack, with `notes` on what keeps the plan from full effect."""
+    def ack(
+        self, router: str, *, override: Override | None = None, notes: tuple[str, ...] = ()
+    ) -> Ack:
+        """The ack, with `notes` on what keeps the plan from full effect. An `override` is what
+        runs, whatever became of the plan."""
         running = self.running
         state: AckState = "running" if running else "no_plan"
         if self.refusal is not None:
             state = "refused"
+        if override is not None:
+            state = "overridden"
         said = ([self.refusal] if self.refusal else []) + list(notes)
         return Ack(
             router=router,
@@ -89,6 +106,7 @@ class PlanState:
             version_running=running.version if running else None,
             state=state,
             error="; ".join(said) or None,
+            override=msgspec.UNSET if override is None else override,
         )
 
 
@@ -125,15 +143,16 @@ def parse_plan(document: bytes, *, fleet: str, cluster: str) -> Running:
             field="clusters",
             value=sorted(plan.clusters),
         )
-    rule = _parse_rule(plan.clusters[cluster], path=f"clusters.{cluster}")
-    return Running(plan.epoch, plan.version, rule, document)
-
-
-def _parse_rule(raw: msgspec.Raw, *, path: str) -> Rule:
+    path, raw = f"clusters.{cluster}", plan.clusters[cluster]
     try:
         entry = msgspec.json.decode(raw, type=_Cluster)
     except (msgspec.MsgspecError, RecursionError) as exc:
         raise PlanError(str(exc), field=path, value=_excerpt(bytes(raw))) from None
+    rule = _rule(entry, path=path)
+    return Running(plan.epoch, plan.version, rule, document, entry.transport)
+
+
+def _rule(entry: _Cluster, *, path: str) -> Rule:
     threshold = _threshold(entry, path=f"{path}.threshold_tokens")
     band = _band(entry, threshold, path=f"{path}.band")
     for link, tokens in entry.moves.items():

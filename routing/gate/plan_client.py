@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import logging
 import os
 import random
+import ssl
 from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
@@ -22,13 +24,15 @@ import msgspec
 
 from routing.gate import cache_map
 from routing.gate.cache_map import CacheMap
-from routing.gate.config import GateConfig
 from routing.gate.plan import Ack, PlanState, offer
+from routing.gate.settings import GateConfig
 
 _SOCKET_BACKOFF_S = (1.0, 10.0)
 _PING_S = 10.0
 _TELL_EVERY_S = (1.0, 1.25)
 _MAX_DOCUMENT_BYTES = 4 * 1024 * 1024
+_RELEASE = "release_override"
+_RELEASE_HEADER = "X-Release-Override"
 
 Contact = Literal["off", "socket", "polling", "away"]
 
@@ -39,11 +43,17 @@ class ConsoleLost(Exception):
     """The console answered, but not with a plan socket or a plan."""
 
 
-_LOST = (aiohttp.ClientError, OSError, TimeoutError, ConsoleLost)
+_LOST = (aiohttp.ClientError, OSError, TimeoutError, ValueError, ConsoleLost)
+"""ValueError: a token file that is no text, or more than a line. The next one may be better."""
 
 
 class _Typed(msgspec.Struct):
     type: str | None = None
+
+
+class _Release(msgspec.Struct):
+    # Unknown fields are ignored on purpose: a newer console may add optional ones.
+    id: str
 
 
 class PlanBoard:
@@ -106,7 +116,8 @@ class PlanClient:
     """Keeps one gate in touch with its console until cancelled.
 
     `ack` says what the gate runs at this moment; `caches` is what it tells and hears of caches;
-    `rng` spreads the retries of many gates.
+    `release` is told the id of an override that the console ends; `trust` is whom an https console
+    is believed; `rng` spreads the retries of many gates.
     """
 
     def __init__(
@@ -118,16 +129,24 @@ class PlanClient:
         ack: Callable[[], Ack],
         caches: CacheMap,
         rng: random.Random,
+        release: Callable[[str], None] = lambda _: None,
+        trust: ssl.SSLContext | bool = True,
     ) -> None:
+        self._board, self._session, self._release = board, session, release
+        self._ack, self._caches, self._rng = ack, caches, rng
         self.contact: Contact = "off" if config.console_url is None else "away"
         self.error: str | None = None
-        self._config, self._board, self._session = config, board, session
-        self._ack, self._caches, self._rng = ack, caches, rng
+        self.configure(config, trust=trust)
+
+    def configure(self, config: GateConfig, *, trust: ssl.SSLContext | bool) -> None:
+        """Takes other settings. A console is left for another one when `run` begins anew."""
+        self._config, self._trust = config, trust
         self._console = (config.console_url or "").rstrip("/")
 
     async def run(self) -> None:
         """Socket first; while it is down, GET at the poll interval and retry it with backoff."""
         loop = asyncio.get_running_loop()
+        self.contact, self.error = "away", None
         shortest_s, longest_s = _SOCKET_BACKOFF_S
         backoff_s = shortest_s
         while True:
@@ -149,6 +168,7 @@ class PlanClient:
                 headers=self._authorization(),
                 heartbeat=_PING_S,
                 max_msg_size=_MAX_DOCUMENT_BYTES,
+                ssl=self._trust,
             ) as socket:
                 opened = True
                 self._in_contact("socket")
@@ -175,6 +195,9 @@ class PlanClient:
                     await self._send_ack(socket)
                 elif kind in cache_map.TYPES:
                     await self._caches.receive(message.data)
+                elif kind == _RELEASE:
+                    self._released(message.data)
+                    await self._send_ack(socket)
                 elif kind == "error":
                     log.warning("console %s says: %s", self._console, message.data)
         finally:
@@ -183,6 +206,12 @@ class PlanClient:
                 task.cancel()
                 with contextlib.suppress(asyncio.CancelledError, ConnectionError):
                     await task
+
+    def _released(self, text: str) -> None:
+        try:
+            self._release(msgspec.json.decode(text, type=_Release).id)
+        except msgspec.MsgspecError as exc:
+            log.warning("console %s releases an override unclearly: %s", self._console, exc)
 
     async def _heartbeat(self, socket: aiohttp.ClientWebSocketResponse) -> None:
         while True:
@@ -205,10 +234,13 @@ class PlanClient:
             async with self._session.get(
                 f"{self._console}/api/v1/fleets/{self._config.fleet}/plan",
                 headers=self._authorization() | ack_headers(self._ack()),
+                ssl=self._trust,
             ) as answer:
                 # 404: the fleet has no plan yet, which is news of a console that lives.
                 if answer.status not in (200, 304, 404):
                     raise ConsoleLost(f"GET plan answered {answer.status}")
+                if (released := answer.headers.get(_RELEASE_HEADER)) is not None:
+                    self._release(released)
                 if answer.status == 200:
                     await self._board.receive(await answer.read())
                 self._in_contact("polling")
@@ -243,6 +275,8 @@ def ack_headers(ack: Ack) -> dict[str, str]:
     if ack.error is not None:
         # Header values are one line of ASCII.
         headers["X-Error"] = " ".join(ack.error.encode("ascii", "replace").decode().split())[:500]
+    if ack.override is not msgspec.UNSET:
+        headers["X-Override"] = json.dumps(msgspec.to_builtins(ack.override))
     return headers
 
 

@@ -23,6 +23,12 @@ _MEDIA_DIGEST_BYTES = 16
 _FIELD_END = b"\x1f"
 _MESSAGE_END = b"\x1e"
 _JSON_SPACE = b" \t\r\n"
+_LAID_OUT_OTHERWISE = frozenset(
+    {
+        *("tools", "functions", "documents", "chat_template", "chat_template_kwargs"),
+        *("add_generation_prompt", "continue_final_message"),
+    }
+)
 
 
 class BadRequest(ValueError):
@@ -36,6 +42,9 @@ class Prompt:
     `n_media` counts image, audio and other parts without text; in the pieces each stands as a
     digest, so that two prompts with different images never share a prefix behind them. `salt`
     separates what can never share KV: endpoint, model, cache_salt.
+
+    `n_plain` is the number of messages of a chat that holds roles and texts only, else 0.
+    `is_laid_out`: the ids are those of the model's own chat template.
     """
 
     endpoint: Endpoint
@@ -44,6 +53,8 @@ class Prompt:
     pieces: tuple[bytes, ...]
     n_media: int
     salt: bytes
+    n_plain: int = 0
+    is_laid_out: bool = False
 
     @property
     def n_bytes(self) -> int:
@@ -77,8 +88,8 @@ def parse_prompt(endpoint: Endpoint, fields: Fields) -> Prompt | None:
         model = _optional_text(fields, "model")
         salt = salt_of(endpoint, model, _optional_text(fields, "cache_salt"))
         if endpoint == "chat":
-            stream, n_media = _chat(fields)
-            return Prompt(endpoint, model, "byte", (stream,), n_media, salt)
+            stream, n_media, n_plain = _chat(fields)
+            return Prompt(endpoint, model, "byte", (stream,), n_media, salt, n_plain)
         unit, pieces = _completion(fields["prompt"])
     except (KeyError, OverflowError, msgspec.MsgspecError, UnicodeError, RecursionError):
         return None
@@ -121,21 +132,50 @@ def _completion(raw: msgspec.Raw) -> tuple[Literal["byte", "token"], tuple[bytes
     return "token", (pack_ids(_ids.decode(raw)),)
 
 
-def _chat(fields: Fields) -> tuple[bytes, int]:
-    """Messages in the order templates lay them out: tools first, then role and content each."""
+def _chat(fields: Fields) -> tuple[bytes, int, int]:
+    """Messages in the order templates lay them out: tools first, then role and content each; how
+    many parts are media, and how many messages there are if all are plain."""
     stream = bytearray()
     n_media = 0
     if "tools" in fields:
         stream += memoryview(fields["tools"])
         stream += _MESSAGE_END
-    for message in _objects.decode(fields["messages"]):
+    messages = _objects.decode(fields["messages"])
+    is_plain = fields.keys().isdisjoint(_LAID_OUT_OTHERWISE)
+    for message in messages:
         for name, raw in message.items():
             if name != "content":
                 stream += memoryview(raw)
                 stream += _FIELD_END
-        n_media += _content(message.get("content"), stream)
+        content = message.get("content")
+        is_plain = is_plain and _is_plain(message, content)
+        n_media += _content(content, stream)
         stream += _MESSAGE_END
-    return bytes(stream), n_media
+    return bytes(stream), n_media, len(messages) if is_plain else 0
+
+
+def _is_plain(message: Fields, content: msgspec.Raw | None) -> bool:
+    return (
+        len(message) == 2
+        and "role" in message
+        and content is not None
+        and bytes(memoryview(content)[:1]) == b'"'
+    )
+
+
+def plain_messages(prompt: Prompt) -> list[tuple[str, str]] | None:
+    """Role and text of each message of a plain chat, else None."""
+    if not prompt.n_plain:
+        return None
+    messages = prompt.pieces[0].split(_MESSAGE_END)[:-1]
+    pairs = [message.split(_FIELD_END) for message in messages]
+    # A text with these bytes in it is nobody's everyday chat.
+    if len(pairs) != prompt.n_plain or any(len(pair) != 2 for pair in pairs):
+        return None
+    try:
+        return [(_text.decode(role), text.decode()) for role, text in pairs]
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return None
 
 
 def _content(raw: msgspec.Raw | None, stream: bytearray) -> int:

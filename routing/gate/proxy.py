@@ -1,118 +1,79 @@
-"""One request through the gate: measure, choose a side, relay, learn.
+"""One request through the gate: let in, measure, choose a side, relay, learn.
 
-A request is counted at arrival with the side and reason the rule gave. If a remote then gives no
-byte of an answer, or answers with a 5xx status, local serves it, once (`RemoteDown` in its
-headers). Once anything was passed on to the client, nothing is retried.
+A request is counted at arrival with the side and reason the rule gave. If an upstream then gives no
+byte of an answer, or answers with a 5xx status, another one of its place is tried, and what no
+remote serves local does (`RemoteDown` in its headers). Once anything was passed on to the client,
+nothing is retried.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable
 
 import aiohttp
-import msgspec
 from aiohttp import web
 
-from routing.core.placement import sides
-from routing.core.placement.rule import Judged, Route, Rule, Side, Situation, WeightedTurns, route
+from routing.gate.access import Access, Seen
+from routing.gate.admission import Admission, Refused
+from routing.gate.choose import Chooser
 from routing.gate.count import Counter
+from routing.gate.errors import error
+from routing.gate.exchange import Exchange
 from routing.gate.measure import Measured, Measurer, Move
 from routing.gate.metrics import JUDGED, Metrics
-from routing.gate.plan import PlanState
+from routing.gate.pool import Pool
 from routing.gate.prefix import Chain
-from routing.gate.prompt import (
-    BadRequest,
-    Endpoint,
-    Fields,
-    Prompt,
-    parse_body,
-    parse_prompt,
-    wants_stream,
-)
-from routing.gate.sse import Usage, UsageFilter, WholeAnswer, ask_for_usage
+from routing.gate.prompt import BadRequest, Endpoint, parse_body, parse_prompt
+from routing.gate.rules import Rules
+from routing.gate.sse import Usage, UsageFilter, WholeAnswer
 from routing.gate.upstream import Attempt, Unanswered, Upstream, end_to_end, is_refusal
 
 log = logging.getLogger(__name__)
 
 
-@dataclass
-class Exchange:
-    """One request in the gate's hands. On a fallback, once, `upstream` and `route` change and
-    nothing is moved."""
-
-    request: web.Request
-    arrived_s: float
-    body: bytes
-    is_stream: bool
-    strip_usage: bool
-    measured: Measured | None
-    plan_name: str
-    route: Route
-    upstream: Upstream
-    move: Move | None
-
-    @property
-    def compute_tokens(self) -> int | None:
-        """What the upstream has to compute, where its first byte tells how long that takes."""
-        if self.measured is None or not self.is_stream:
-            return None
-        return self.measured.judged.compute_tokens[self.upstream.side]
-
-    @property
-    def headers(self) -> dict[str, str]:
-        """What the gate says about this request in its answer."""
-        out = {
-            "X-PrfaaS-Side": self.route.side,
-            "X-PrfaaS-Upstream": self.upstream.name,
-            "X-PrfaaS-Reason": self.route.reason,
-            "X-PrfaaS-Plan": self.plan_name,
-        }
-        measured = self.measured
-        if measured is not None:
-            out |= {
-                "X-PrfaaS-Prompt-Tokens": str(measured.length.tokens),
-                "X-PrfaaS-Uncached-Tokens": str(measured.uncached_tokens("local")),
-                "X-PrfaaS-Uncached-Remote-Tokens": str(measured.uncached_tokens("remote")),
-                "X-PrfaaS-Judged-Tokens": str(measured.judged.uncached_tokens),
-                "X-PrfaaS-Length-Source": measured.length.source,
-            }
-        if self.move is not None:
-            out["X-PrfaaS-Move-Tokens"] = str(self.move.tokens)
-        return out
-
-
 class Proxy:
-    """The request path. `plan` tells the plan that runs, `now_s` is a monotonic clock.
+    """The request path. `rules` tells the rule in force, `now_s` is a monotonic clock.
 
-    `cluster` is the PD cluster of `local`, by its name in links.
+    `cluster` is the PD cluster of `local`, by its name in links. `retries_per_side`: how many more
+    upstreams of a place are tried for a request that one failed. `admission` and `access` are None
+    where nothing bounds requests and nobody logs them.
     """
 
     def __init__(
         self,
         *,
         cluster: str,
-        local: Upstream,
-        remotes: dict[str, Upstream],
-        plan: Callable[[], PlanState],
+        local: Pool,
+        remotes: dict[str, Pool],
+        rules: Rules,
         counter: Counter,
         metrics: Metrics,
         block_tokens: int,
+        retries_per_side: int,
+        admission: Admission | None,
+        access: Access | None,
         now_s: Callable[[], float],
     ) -> None:
         self.draining = False
         self.idle = asyncio.Event()
         self.idle.set()
+        self.retries_per_side = retries_per_side
+        self.admission, self.access = admission, access
         self._n_open = 0
-        self._local, self._remotes = local, remotes
-        self._plan, self._counter, self._metrics = plan, counter, metrics
-        self._measurer = Measurer(
-            cluster=cluster, local=local, counter=counter, block_tokens=block_tokens
+        self._local = local
+        self._counter, self._metrics = counter, metrics
+        self._measurer = Measurer(cluster=cluster, counter=counter, block_tokens=block_tokens)
+        self._chooser = Chooser(
+            local=local,
+            remotes=remotes,
+            rules=rules,
+            measurer=self._measurer,
+            metrics=metrics,
+            now_s=now_s,
         )
         self._now_s = now_s
-        self._turns = WeightedTurns()
 
     async def completions(self, request: web.Request) -> web.StreamResponse:
         """POST /v1/completions"""
@@ -124,156 +85,165 @@ class Proxy:
 
     async def models(self, request: web.Request) -> web.StreamResponse:
         """GET /v1/models, as local answers it."""
-        try:
-            answer = await self._local.request(
-                "GET", request.rel_url.raw_path_qs, headers=request.headers, body=None
-            )
-            async with answer:
-                return web.Response(
-                    status=answer.status,
-                    body=await answer.read(),
-                    headers=end_to_end(answer.headers, drop=frozenset({"content-length"})),
+        tried: list[Upstream] = []
+        problem = "nobody is there"
+        while len(tried) <= self.retries_per_side:
+            upstream = self._chooser.next_of(self._local, None, tried)
+            if upstream is None:
+                break
+            tried.append(upstream)
+            try:
+                answer = await upstream.request(
+                    "GET", request.rel_url.raw_path_qs, headers=request.headers, body=None
                 )
-        except (Unanswered, aiohttp.ClientError, TimeoutError) as exc:
-            return _error(502, "upstream_unavailable", f"local gave no answer: {exc}")
+                async with answer:
+                    return web.Response(
+                        status=answer.status,
+                        body=await answer.read(),
+                        headers=end_to_end(answer.headers, drop=frozenset({"content-length"})),
+                    )
+            except (Unanswered, aiohttp.ClientError, TimeoutError) as exc:
+                problem = str(exc)
+        return error(502, "upstream_unavailable", f"local gave no answer: {problem}")
 
     async def _handle(self, request: web.Request, endpoint: Endpoint) -> web.StreamResponse:
         arrived_s = self._now_s()
-        if self.draining:
-            self._metrics.refused.add()
-            return _error(503, "stopping", "this gate is stopping", headers={"Retry-After": "1"})
+        seen = None if self.access is None else self.access.begin(request, endpoint, arrived_s)
         self._n_open += 1
         self.idle.clear()
+        try:
+            if self.draining:
+                raise Refused(503, "stopping", "this gate is stopping", retry_s=1.0)
+            if self.admission is None:
+                return await self._route(request, endpoint, arrived_s, seen)
+            entry = await self.admission.enter(request.headers)
+            try:
+                return await self._route(request, endpoint, arrived_s, seen)
+            finally:
+                entry.leave()
+        except Refused as exc:
+            if exc.is_demand:
+                self._metrics.refused.add()
+            return self._refused(exc, seen, {})
+        finally:
+            self._n_open -= 1
+            if self._n_open == 0:
+                self.idle.set()
+            if seen is not None:
+                seen.end()
+
+    async def _route(
+        self, request: web.Request, endpoint: Endpoint, arrived_s: float, seen: Seen | None
+    ) -> web.StreamResponse:
+        """Reads, chooses, serves. What goes wrong here is an answer in OpenAI's shape too."""
+        exchange: Exchange | None = None
+        if seen is not None:
+            seen.queued_s = self._now_s() - arrived_s
         try:
             body = await request.read()
             fields = parse_body(body)
             prompt = parse_prompt(endpoint, fields)
             if prompt is not None:
                 prompt = await self._counter.tokenise(prompt)
-            return await self._serve(self._choose(request, arrived_s, body, fields, prompt))
+            exchange = self._chooser.choose(request, arrived_s, body, fields, prompt)
+            if seen is not None:
+                seen.exchange = exchange
+            return await self._serve(exchange)
         except web.HTTPRequestEntityTooLarge as exc:
-            self._metrics.invalid.add()
-            return _error(413, "too_large", exc.text or "the body is too large")
+            return self._invalid(seen, 413, "too_large", exc.text or "the body is too large")
         except web.RequestPayloadError as exc:
-            self._metrics.invalid.add()
-            return _error(400, "invalid_body", f"the body cannot be read: {_one_line(exc)}")
+            message = f"the body cannot be read: {_one_line(exc)}"
+            return self._invalid(seen, 400, "invalid_body", message)
         except BadRequest as exc:
-            self._metrics.invalid.add()
-            return _error(400, "invalid_json", str(exc))
-        finally:
-            self._n_open -= 1
-            if self._n_open == 0:
-                self.idle.set()
+            return self._invalid(seen, 400, "invalid_json", str(exc))
+        except Refused as exc:
+            # Its side has no room. It was counted at arrival, so it is not counted as refused.
+            return self._refused(exc, seen, exchange.headers if exchange else {})
+        except Exception as exc:
+            if exchange is not None and exchange.is_passed_on:
+                raise  # half an answer is out: the server cuts the connection
+            log.exception("a request could not be handled")
+            if seen is not None:
+                seen.result, seen.status = "failed", 500
+            return error(500, "internal_error", f"the gate failed: {type(exc).__name__}")
 
-    def _choose(
-        self,
-        request: web.Request,
-        arrived_s: float,
-        body: bytes,
-        fields: Fields,
-        prompt: Prompt | None,
-    ) -> Exchange:
-        """Measures and routes; no await, so that counts, index and turns agree with each other."""
-        running = self._plan().running
-        rule = running.rule if running else None
-        weights = {
-            name: weight
-            for name, weight in (rule.remote if rule else {}).items()
-            if weight > 0.0 and name in self._remotes
-        }
-        admissible = [name for name in weights if self._remotes[name].health.admits()]
-        candidate = self._turns.next(weights, admissible)
-        # With nobody to take it, the remote side is still judged: by any remote there is.
-        compared = candidate or next(iter(weights or self._remotes), None)
-        remote = self._remotes[compared] if compared else None
-        measured = None
-        if prompt is not None:
-            measured = self._measurer.measure(
-                prompt, rule, remote=remote, admits=candidate is not None
-            )
-        judged = measured.judged if measured else None
-        chosen = route(
-            rule,
-            Situation(
-                judged=judged,
-                remotes=weights,
-                admissible=admissible,
-                remote_in_flight=sum(remote.in_flight for remote in self._remotes.values()),
-                local_up=self._local.health.state != "down",
-                waits_s=self._waits_s(rule, judged, remote, now_s=arrived_s),
-            ),
-        )
-        upstream = self._local
-        if chosen.side == "remote" and candidate is not None:
-            self._turns.take(candidate, weights, admissible)
-            upstream = self._remotes[candidate]
-        move = self._measurer.move(chosen, measured, remote=remote)
-        self._count_arrival(chosen, measured, move)
-        is_stream = wants_stream(fields)
-        asked = ask_for_usage(body, fields) if is_stream else None
-        return Exchange(
-            request=request,
-            arrived_s=arrived_s,
-            body=body if asked is None else asked,
-            is_stream=is_stream,
-            strip_usage=asked is not None,
-            measured=measured,
-            plan_name=running.name if running else "none",
-            route=chosen,
-            upstream=upstream,
-            move=move,
-        )
+    def _refused(self, exc: Refused, seen: Seen | None, said: dict[str, str]) -> web.Response:
+        self._metrics.refusals.add(exc.reason)
+        if seen is not None:
+            seen.result, seen.status = "refused", exc.status
+        return error(exc.status, exc.reason, str(exc), headers=said | exc.headers)
 
-    def _waits_s(
-        self, rule: Rule | None, judged: Judged | None, remote: Upstream | None, *, now_s: float
-    ) -> dict[Side, float | None]:
-        if rule is None or judged is None or not rule.in_band(judged.uncached_tokens):
-            return {}
-        return {
-            upstream.side: upstream.wait.expected_s(
-                tokens=judged.compute_tokens[upstream.side], now_s=now_s
-            )
-            for upstream in filter(None, (self._local, remote))
-        }
-
-    def _count_arrival(self, chosen: Route, measured: Measured | None, move: Move | None) -> None:
-        self._metrics.requests.add(chosen.side, chosen.reason)
-        if move is not None:
-            self._metrics.moves.add(move.link)
-            self._metrics.move_tokens.add(move.link, by=move.new_tokens)
-        if measured is None:
-            return
-        if measured.prompt.n_media:
-            self._metrics.media_requests.add()
-        self._metrics.prompt_tokens.add(by=measured.length.tokens)
-        cached = measured.cached_tokens
-        self._metrics.movable_tokens.add(by=max(0, cached["remote"] - cached["local"]))
-        self._metrics.cached_tokens.add(chosen.side, by=cached[chosen.side])
-        kind = measured.length.source, measured.prompt.modality
-        for side in cached:
-            self._metrics.uncached.observe(side, *kind, value=measured.uncached_tokens(side))
-        self._metrics.uncached.observe(JUDGED, *kind, value=measured.judged.uncached_tokens)
+    def _invalid(self, seen: Seen | None, status: int, code: str, message: str) -> web.Response:
+        self._metrics.invalid.add()
+        if seen is not None:
+            seen.result, seen.status = "invalid", status
+        return error(status, code, message)
 
     async def _serve(self, exchange: Exchange) -> web.StreamResponse:
-        try:
-            return await self._try(exchange)
-        except Unanswered as exc:
-            if exchange.upstream is self._local or exc.timed_out:
-                return self._unavailable(exchange, exc)
-        except _ServerError:
-            pass
-        self._metrics.fallbacks.add()
-        exchange.upstream = self._local
-        exchange.route = Route("local", sides.REMOTE_DOWN)
-        exchange.move = None
-        try:
-            return await self._try(exchange)
-        except Unanswered as exc:
-            return self._unavailable(exchange, exc)
+        """Tries one upstream after the other while nothing was passed on."""
+        while True:
+            try:
+                return await self._try(exchange)
+            except Unanswered as exc:
+                following = None if exc.timed_out else self._following(exchange)
+                if following is None:
+                    return self._unavailable(exchange, exc)
+            except _ServerError as exc:
+                following = exc.following
+            pool, upstream = following
+            if pool is exchange.pool:
+                self._metrics.retries.add(exchange.route.side)
+            else:
+                self._metrics.fallbacks.add()
+            exchange.go_on(pool, upstream)
 
-    async def _try(self, exchange: Exchange) -> web.StreamResponse:
+    def _following(self, exchange: Exchange) -> tuple[Pool, Upstream] | None:
+        """Whom to try after the one that failed: another of its place that takes requests; then,
+        for a remote's, whoever local has. Local's own get one that is thought to be down as well:
+        after it there is nobody."""
+        pool, reading = exchange.pool, exchange.reading
+        tried = (*exchange.tried, exchange.upstream)
+        is_local = pool is self._local
+        upstream = None
+        if exchange.n_on_side <= self.retries_per_side:
+            if is_local:
+                upstream = self._chooser.next_of(pool, reading, tried)
+            else:
+                upstream = pool.pick(reading, now_s=self._now_s(), without=tried)
+        if upstream is None and not is_local:
+            pool, upstream = self._local, self._chooser.next_of(self._local, reading, tried)
+        return None if upstream is None else (pool, upstream)
+
+    def _try(self, exchange: Exchange) -> Awaitable[web.StreamResponse]:
+        """One attempt, within the bounds of its side."""
+        admission = self.admission
+        if admission is None or not admission.bounds_local or exchange.pool is not self._local:
+            return self._send(exchange)
+        return self._send_in_turn(exchange, admission)
+
+    async def _send_in_turn(self, exchange: Exchange, admission: Admission) -> web.StreamResponse:
+        """One attempt at local once it has room. Raises what `_send` does, and Refused."""
+        asked_s = self._now_s()
+        try:
+            has_waited = await admission.local.take("local")
+        finally:
+            exchange.queued_s += self._now_s() - asked_s
+        try:
+            if has_waited:
+                self._choose_stack_anew(exchange)
+            return await self._send(exchange)
+        finally:
+            admission.local.give()
+
+    def _choose_stack_anew(self, exchange: Exchange) -> None:
+        """All that wait chose while the same ones were busy, and one may have left since."""
+        upstream = self._chooser.next_of(self._local, exchange.reading, exchange.tried)
+        if upstream is not None and upstream is not exchange.upstream:
+            exchange.upstream, exchange.move = upstream, None
+
+    async def _send(self, exchange: Exchange) -> web.StreamResponse:
         """One attempt at the exchange's upstream. Raises Unanswered while no byte was answered, and
-        _ServerError for a remote's 5xx, of which nothing was passed on."""
+        _ServerError for a 5xx that somebody else may do better, of which nothing was passed on."""
         upstream = exchange.upstream
         attempt = Attempt(
             upstream,
@@ -291,23 +261,24 @@ class Proxy:
             )
             attempt.answered(answer, now_s=self._now_s())
             try:
-                # A POST is sent again only because this says that it was not served. After local's
-                # there is nowhere to go: its client gets it as it is.
-                if answer.status >= 500 and upstream is not self._local:
-                    raise _ServerError
+                # A POST is sent again only because this says that it was not served. Where there is
+                # nowhere left to go its client gets it as it is.
+                if answer.status >= 500 and (following := self._following(exchange)) is not None:
+                    raise _ServerError(following)
                 return await self._relay(exchange, attempt, answer)
             finally:
                 answer.close()  # an answer read to its end has already given its connection back
         except Unanswered as exc:
-            self._metrics.errors.add(upstream.side)
-            self._metrics.results.add(upstream.side, "failed")
-            upstream.failed(str(exc), refused=is_refusal(exc), now_s=self._now_s())
+            self._ended(exchange, "failed")
+            now_s = self._now_s()
+            upstream.failed(str(exc), refused=is_refusal(exc), now_s=now_s)
+            attempt.failed(str(exc), now_s=now_s)
             raise
         except _ServerError:
-            self._count_result(upstream.side, answer.status)
+            self._answered(exchange, answer.status)
             raise
         except asyncio.CancelledError:
-            self._metrics.results.add(upstream.side, "cancelled")
+            self._ended(exchange, "cancelled")
             raise
         finally:
             attempt.end()
@@ -323,11 +294,12 @@ class Proxy:
         response = web.StreamResponse(status=answer.status, reason=answer.reason, headers=headers)
         reader = UsageFilter(strip=strip) if is_stream else WholeAnswer()
         side = attempt.upstream.side
+        exchange.is_passed_on, exchange.status = True, answer.status
         try:
             await response.prepare(exchange.request)
             chunk = await _read(answer)
             if chunk and answer.status < 400:
-                now_s = self._now_s()
+                now_s = exchange.first_byte_s = self._now_s()
                 attempt.prefilled(now_s=now_s)
                 if is_stream:
                     self._metrics.ttft_s.observe(side, value=now_s - exchange.arrived_s)
@@ -339,28 +311,39 @@ class Proxy:
                 await response.write(rest)
             await response.write_eof()
         except _Broken as exc:
-            attempt.upstream.broke_off(str(exc), now_s=self._now_s())
-            self._metrics.errors.add(side)
-            self._metrics.results.add(side, "failed")
+            now_s = self._now_s()
+            attempt.upstream.broke_off(str(exc), now_s=now_s)
+            attempt.failed(str(exc), now_s=now_s)
+            self._ended(exchange, "failed")
             # No proper end: the client must not take half an answer for a whole one.
             if exchange.request.transport is not None:
                 exchange.request.transport.close()
             return response
         except ConnectionResetError:
-            self._metrics.results.add(side, "cancelled")
+            self._ended(exchange, "cancelled")
             return response
-        self._count_result(side, answer.status)
+        self._answered(exchange, answer.status)
+        if answer.status < 500:
+            attempt.upstream.breaker.succeeded(self._now_s())
         usage = reader.usage if answer.status < 400 else None
         if usage is not None and exchange.measured is not None:
             self._learn(attempt, exchange.measured, exchange.move, usage)
         return response
 
-    def _count_result(self, side: Side, status: int) -> None:
+    def _answered(self, exchange: Exchange, status: int) -> None:
+        """The upstream gave a whole answer."""
         if status >= 500:
-            self._metrics.errors.add(side)
-            self._metrics.results.add(side, "server_error")
+            self._ended(exchange, "server_error")
         else:
-            self._metrics.results.add(side, "client_error" if status >= 400 else "ok")
+            self._ended(exchange, "client_error" if status >= 400 else "ok")
+
+    def _ended(self, exchange: Exchange, result: str) -> None:
+        """An attempt is over, with one of `RESULTS`."""
+        side = exchange.upstream.side
+        exchange.result = result
+        self._metrics.results.add(side, result)
+        if result in ("failed", "server_error"):
+            self._metrics.errors.add(side)
 
     def _learn(self, attempt: Attempt, measured: Measured, move: Move | None, usage: Usage) -> None:
         """Corrects ratio and index by what the engine counted, which is what t is chosen from."""
@@ -397,7 +380,8 @@ class Proxy:
 
     def _unavailable(self, exchange: Exchange, exc: Unanswered) -> web.Response:
         status, code = (504, "upstream_timeout") if exc.timed_out else (502, "upstream_unavailable")
-        return _error(
+        exchange.status = status
+        return error(
             status,
             code,
             f"{exchange.upstream.name} gave no answer: {exc}",
@@ -406,7 +390,11 @@ class Proxy:
 
 
 class _ServerError(Exception):
-    """A remote answered with a status of 500 or above."""
+    """An upstream answered with a status of 500 or above, and `following` can be tried."""
+
+    def __init__(self, following: tuple[Pool, Upstream]) -> None:
+        super().__init__()
+        self.following = following
 
 
 class _Broken(Exception):
@@ -434,16 +422,3 @@ def _learn_move(move: Move, to: Upstream, chain: Chain, *, cached_blocks: float)
         move.source.index.lost(chain, n_held=int(cached_blocks))  # no more of it was there to come
     else:
         to.index.adopt(chain[: move.n_blocks], state_at_end=True)  # its state came along
-
-
-def _error(
-    status: int, code: str, message: str, *, headers: dict[str, str] | None = None
-) -> web.Response:
-    """An error of the gate's own, in OpenAI's shape."""
-    body = {"error": {"message": message, "type": "gate_error", "param": None, "code": code}}
-    return web.Response(
-        status=status,
-        body=msgspec.json.encode(body),
-        content_type="application/json",
-        headers=headers,
-    )

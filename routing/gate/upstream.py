@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import logging
+import ssl
 from collections.abc import Mapping
 
 import aiohttp
@@ -12,9 +13,10 @@ from yarl import URL
 
 from routing.core.placement.rule import Side
 from routing.core.placement.wait import Pending, Wait
-from routing.gate.config import UpstreamConfig
+from routing.gate.breaker import Breaker
 from routing.gate.health import Health, State
 from routing.gate.prefix import Chain, PrefixIndex, Ticket
+from routing.gate.settings import BreakerConfig, UpstreamConfig
 
 MOVE_HEADER = "X-PrfaaS-Move"
 MOVED_HEADER = "X-PrfaaS-Moved-Tokens"
@@ -52,38 +54,87 @@ class Unanswered(Exception):
 
 def end_to_end(headers: Mapping[str, str], *, drop: frozenset[str]) -> CIMultiDict[str]:
     """The headers that concern the other end, without those of one hop and those in `drop`."""
-    named = {name.strip().lower() for name in headers.get("Connection", "").split(",")}
-    unwanted = _HOP_BY_HOP | drop | named
+    unwanted = _HOP_BY_HOP | drop
+    if "Connection" in headers:  # it may be said in several lines
+        lines = [v for k, v in headers.items() if k.lower() == "connection"]
+        unwanted |= {name.strip().lower() for line in lines for name in line.split(",")}
     return CIMultiDict((k, v) for k, v in headers.items() if k.lower() not in unwanted)
 
 
 class Upstream:
-    """One stack and all the gate knows of it. `name` is `local` or the PrfaaS cluster's name."""
+    """One stack and all the gate knows of it.
+
+    `place` is `local` or the PrfaaS cluster's name, `name` the same where it is the only one there.
+    A place has one of each `url`; after a reload another `Upstream` may stand for the same stack.
+    `trust` is whom an https url is believed (`aiohttp`'s `ssl`), `timeout` of each request.
+    """
 
     def __init__(
         self,
         name: str,
+        place: str,
         side: Side,
         config: UpstreamConfig,
         *,
+        breaker: BreakerConfig,
         block_tokens: int,
         session: aiohttp.ClientSession,
+        timeout: aiohttp.ClientTimeout,
+        trust: ssl.SSLContext | bool,
         now_s: float,
     ) -> None:
-        self.name = name
+        self.name, self.place = name, place
         self.side: Side = side
         self.in_flight = 0
-        self.trust_cached_tokens = config.trust_cached_tokens
+        self.last_sent_s = now_s
+        self.config = config
         self.health = Health(now_s=now_s)
+        self.breaker = Breaker(breaker)
         self.index = PrefixIndex(
             config.capacity_blocks(block_tokens), exact_state=config.linear_state == "exact"
         )
         self.wait = Wait()
-        self._base = config.url.rstrip("/")
-        self._health_url = URL(self._base + config.health_path, encoded=True)
         self._session = session
         self._n_broken = 0
         self._say_broken_again_s = now_s
+        self.configure(name, config, breaker=breaker, timeout=timeout, trust=trust)
+
+    def configure(
+        self,
+        name: str,
+        config: UpstreamConfig,
+        *,
+        breaker: BreakerConfig,
+        timeout: aiohttp.ClientTimeout,
+        trust: ssl.SSLContext | bool,
+    ) -> None:
+        """Takes other settings of the same url and cache; what is known of the stack stays."""
+        self.name, self.config, self.breaker.config = name, config, breaker
+        self.trust_cached_tokens = config.trust_cached_tokens
+        self._timeout, self._trust = timeout, trust
+        self.url = config.url.rstrip("/")
+        self._health_url = URL(self.url + config.health_path, encoded=True)
+
+    def admits(self, now_s: float) -> bool:
+        """Whether a request that has another choice may be sent here."""
+        return self.health.admits() and self.breaker.admits(now_s)
+
+    def is_reachable(self, now_s: float) -> bool:
+        """Whether it is neither down nor cut off, though it may be on trial."""
+        return self.health.state != "down" and self.breaker.state(now_s) != "open"
+
+    @property
+    def is_up(self) -> bool:
+        """Whether it takes requests freely."""
+        return self.health.state == "up" and self.breaker.is_closed
+
+    def problem(self, now_s: float) -> str | None:
+        """What keeps requests from it; None while it takes them freely."""
+        if self.health.state != "up":
+            return self.health.state
+        if not self.breaker.is_closed:
+            return f"cut off ({self.breaker.state(now_s)}: {self.breaker.reason})"
+        return None
 
     async def request(
         self,
@@ -100,7 +151,7 @@ class Upstream:
         A kept-alive connection that the upstream closed just as it was used is tried once more: it
         says nothing about the upstream.
         """
-        url = URL(self._base + path, encoded=True)
+        url = URL(self.url + path, encoded=True)
         sent = end_to_end(headers, drop=_REWRITTEN)
         if move is not None:
             sent[MOVE_HEADER] = move
@@ -113,16 +164,18 @@ class Upstream:
                     headers=sent,
                     skip_auto_headers=_NOT_OURS,
                     allow_redirects=False,
+                    timeout=self._timeout,
+                    ssl=self._trust,
                 )
             except aiohttp.ClientConnectorError as exc:
                 raise Unanswered(str(exc)) from exc
             except aiohttp.ConnectionTimeoutError as exc:
-                raise Unanswered(f"{self._base} did not accept a connection in time") from exc
+                raise Unanswered(f"{self.url} did not accept a connection in time") from exc
             except (aiohttp.ServerTimeoutError, TimeoutError) as exc:
-                raise Unanswered(f"{self._base} did not answer in time", timed_out=True) from exc
+                raise Unanswered(f"{self.url} did not answer in time", timed_out=True) from exc
             except aiohttp.ClientError as exc:
                 if is_last:
-                    raise Unanswered(f"{self._base} broke the connection: {exc}") from exc
+                    raise Unanswered(f"{self.url} broke the connection: {exc}") from exc
         raise AssertionError("the loop returns or raises")
 
     async def probe(self, *, timeout_s: float) -> str | None:
@@ -132,7 +185,9 @@ class Upstream:
         """
         timeout = aiohttp.ClientTimeout(total=timeout_s)
         try:
-            async with self._session.get(self._health_url, timeout=timeout) as answer:
+            async with self._session.get(
+                self._health_url, timeout=timeout, ssl=self._trust
+            ) as answer:
                 # A 404 is a stack without this endpoint, but one that lives.
                 return None if answer.status < 500 else f"health answered {answer.status}"
         except aiohttp.ClientConnectorError as exc:
@@ -212,15 +267,30 @@ class Attempt:
             self._pending = upstream.wait.sent(tokens=compute_tokens, now_s=now_s)
         self.ticket: Ticket = upstream.index.dispatch(chains)
         self.has_moved = False
-        self._answered = False
+        self._answered = self._has_failed = False
         upstream.in_flight += 1
+        upstream.last_sent_s = now_s
         upstream.health.request_started()
+        self._is_trial = upstream.breaker.sent(now_s)
 
     def answered(self, answer: aiohttp.ClientResponse, *, now_s: float) -> None:
         """The answer's headers arrived."""
         self._answered = True
         self.has_moved = answer.headers.get(MOVED_HEADER, "0") != "0"
         self.upstream.answered(answer.status, sent_s=self._sent_s, now_s=now_s)
+        if answer.status < 500:
+            self.upstream.breaker.answered(trial=self._is_trial)
+            self._is_trial = False  # it has told; what becomes of it later is like any request's
+        else:
+            self.failed(f"answered {answer.status}", now_s=now_s)
+
+    def failed(self, error: str, *, now_s: float) -> None:
+        """It got no answer, half of one, or one of 500 and above. Counts once."""
+        if self._has_failed:
+            return
+        self._has_failed = True
+        if self.upstream.breaker.failed(error, trial=self._is_trial, now_s=now_s):
+            log.warning("%s: breaker open, %s", self.upstream.name, self.upstream.breaker.reason)
 
     def prefilled(self, *, now_s: float) -> None:
         """The first byte of a good answer arrived."""
@@ -236,6 +306,7 @@ class Attempt:
             self.upstream.wait.gone(self._pending)
         if not self._answered:
             self.upstream.health.request_abandoned()
+            self.upstream.breaker.abandoned(trial=self._is_trial)
 
 
 def is_refusal(exc: BaseException | None) -> bool:

@@ -14,6 +14,7 @@ from routing.lab.pd import DecodeHolds
 from routing.lab.profile import Scenario, check_n_prefill, load_scenario
 
 Positive = Annotated[int, msgspec.Meta(ge=1)]
+PdApi = Literal["none", "sglang", "nixl"]
 Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
 
 
@@ -47,6 +48,7 @@ class _File(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     cache_capacity_tokens: Annotated[int, msgspec.Meta(ge=0)] | Literal["infinite"] = 2_097_152
     linear_state: LinearState = "none"
     kv_events: bool = False
+    pd_api: PdApi = "none"
     decode_holds: DecodeHolds = "local_prefix"
     layers: Positive = 60
     truth_records: Annotated[int, msgspec.Meta(ge=0)] = 10_000
@@ -60,7 +62,8 @@ class StackConfig:
     """`clusters` are the PD clusters served here. `cache_capacity_tokens` (per cache) None:
     unbounded. `cache_scope` `cluster`: one cache for all instances of a cluster. `linear_state`
     `exact`: a prefix is reused only up to where a state was kept (`routing.lab.cache`).
-    `kv_events`: engines publish what their caches hold (`routing.lab.kv_events`). `layers`: the
+    `kv_events`: engines publish what their caches hold (`routing.lab.kv_events`). `pd_api`: how
+    engines take halves of requests from P/D routers (`routing.lab.halves`). `layers`: the
     chunks a request's KV leaves in. The scenario has the file's overrides already in it."""
 
     scenario: Scenario
@@ -73,6 +76,7 @@ class StackConfig:
     cache_capacity_tokens: int | None
     linear_state: LinearState
     kv_events: bool
+    pd_api: PdApi
     decode_holds: DecodeHolds
     layers: int
     truth_records: int
@@ -103,6 +107,7 @@ def load_config(path: Path) -> StackConfig:
         cache_capacity_tokens=None if isinstance(capacity, str) else capacity,
         linear_state=file.linear_state,
         kv_events=file.kv_events,
+        pd_api=file.pd_api,
         decode_holds=file.decode_holds,
         layers=file.layers,
         truth_records=file.truth_records,

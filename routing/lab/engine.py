@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 from routing.lab.cache import PrefixCache
 from routing.lab.decode import DecodeSlots, Sequence
@@ -36,6 +37,15 @@ class Move:
 
 
 @dataclass(frozen=True)
+class Half:
+    """What a P/D router put into a request that it sent to two engines: SGLang's room, in which
+    both meet, or vLLM's parameters, which say which half this is."""
+
+    room: int | None = None
+    kv_transfer_params: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True)
 class Job:
     """A parsed request; exactly `output_tokens` are generated."""
 
@@ -43,6 +53,7 @@ class Job:
     prompt: Prompt
     output_tokens: int
     move: Move | None = None
+    half: Half | None = None
 
 
 @dataclass(frozen=True)
@@ -55,6 +66,10 @@ class Generation:
     stages_s: dict[str, float]
     tokens: Callable[[], AsyncGenerator[int, None]]
     headers: dict[str, str]
+    output_tokens: int | None = None
+    """Where it is less than was asked for: a prefill answers one."""
+    extra: dict[str, Any] = field(default_factory=dict)
+    """Further fields of an answer that is not a stream."""
 
 
 class Unavailable(Exception):
@@ -93,7 +108,8 @@ class Receiving:
 
 
 class Engine:
-    """`id` is FLEET/CLUSTER/NAME. `roles` are those this instance may take."""
+    """`id` is FLEET/CLUSTER/NAME. `roles` are those this instance may take. `does_both`: its role
+    is a label that routers have for it, and it takes work of any."""
 
     def __init__(
         self,
@@ -108,8 +124,9 @@ class Engine:
         block_tokens: int,
         interval: int,
         started_s: float,
+        does_both: bool = False,
     ) -> None:
-        self.id, self.role, self.roles = id, role, roles
+        self.id, self.role, self.roles, self._does_both = id, role, roles, does_both
         self.profile, self.cache, self._owns_cache = profile, cache, owns_cache
         self._model_name, self._block_tokens, self.started_s = model_name, block_tokens, started_s
         self.metrics = EngineMetrics()
@@ -214,7 +231,7 @@ class Engine:
             )
 
     def _must_be(self, role: str) -> None:
-        if self.role != role:
+        if self.role != role and not self._does_both:
             raise Unavailable(f"{self.id} has the role {self.role}, not {role}")
 
     async def _finish(self, run: PrefillRun, moved_tokens: int) -> None:

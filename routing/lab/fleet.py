@@ -99,6 +99,7 @@ def _engines(config: StackConfig, cluster: Cluster) -> list[Engine]:
             block_tokens=config.block_tokens,
             interval=config.stream_interval_tokens,
             started_s=time.time(),
+            does_both=config.pd_api == "nixl",
         )
         for i in range(cluster.instances)
     ]

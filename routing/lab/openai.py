@@ -19,7 +19,7 @@ import msgspec
 from aiohttp import web
 
 from routing.lab import prompt as prompts
-from routing.lab.engine import Generation, Job, Misdirected, Move, Unavailable
+from routing.lab.engine import Generation, Half, Job, Misdirected, Move, Unavailable
 
 MAX_BODY_BYTES = 64 * 2**20
 MAX_MODEL_LEN_TOKENS = 1_048_576
@@ -45,6 +45,8 @@ class _Body(msgspec.Struct, kw_only=True):
     stream: bool = False
     stream_options: StreamOptions | None = None
     n: int | None = None
+    bootstrap_room: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    kv_transfer_params: dict[str, Any] | None = None
 
 
 class CompletionBody(_Body):
@@ -94,8 +96,8 @@ class Call:
     include_usage: bool
     created_s: int
 
-    def usage(self, cached_tokens: int) -> dict[str, Any]:
-        prompt, output = self.job.prompt.tokens, self.job.output_tokens
+    def usage(self, cached_tokens: int, output: int) -> dict[str, Any]:
+        prompt = self.job.prompt.tokens
         return {
             "prompt_tokens": prompt,
             "completion_tokens": output,
@@ -132,8 +134,9 @@ def add_openai_routes(
     model_name: str,
     block_tokens: int,
     trouble: Callable[[], str | None],
+    as_vllm: bool = True,
 ) -> None:
-    """`/v1/completions`, `/v1/chat/completions`, `/v1/models`, `/health`, `/version`.
+    """`/v1/completions`, `/v1/chat/completions`, `/v1/models`, `/health`; `as_vllm`: `/version`.
 
     `trouble()` says why the backend cannot serve now (health answers 503), or None.
     """
@@ -160,7 +163,8 @@ def add_openai_routes(
     app.router.add_post("/v1/chat/completions", chat)
     app.router.add_get("/v1/models", models)
     app.router.add_get("/health", health)
-    app.router.add_get("/version", version)
+    if as_vllm:
+        app.router.add_get("/version", version)
 
 
 def error(status: int, message: str, kind: str, param: str | None = None) -> web.Response:
@@ -210,8 +214,11 @@ def _call(
             "max_tokens",
         )
     options = body.stream_options
+    half = None
+    if body.bootstrap_room is not None or body.kv_transfer_params is not None:
+        half = Half(body.bootstrap_room, body.kv_transfer_params)
     return Call(
-        job=Job(id, prompt, output_tokens),
+        job=Job(id, prompt, output_tokens, half=half),
         model=body.model,
         chat=chat,
         stream=body.stream,
@@ -267,11 +274,16 @@ def _headers(call: Call, generation: Generation) -> dict[str, str]:
 async def _whole(call: Call, generation: Generation) -> web.Response:
     async for _ in generation.tokens():
         pass
-    text = WORD * call.job.output_tokens
-    choice = call.choice(text, finish="length", first=True, chunk=False)
-    answer = call.envelope([choice], chunk=False)
-    answer["usage"] = call.usage(generation.cached_tokens)
+    output_tokens = _output_tokens(call, generation)
+    choice = call.choice(WORD * output_tokens, finish="length", first=True, chunk=False)
+    answer = call.envelope([choice], chunk=False) | generation.extra
+    answer["usage"] = call.usage(generation.cached_tokens, output_tokens)
     return web.json_response(answer, headers=_headers(call, generation))
+
+
+def _output_tokens(call: Call, generation: Generation) -> int:
+    shorter = generation.output_tokens
+    return call.job.output_tokens if shorter is None else shorter
 
 
 async def _stream(request: web.Request, call: Call, generation: Generation) -> web.StreamResponse:
@@ -284,12 +296,12 @@ async def _stream(request: web.Request, call: Call, generation: Generation) -> w
         }
     )
     await response.prepare(request)
-    n_sent = 0
+    n_sent, output_tokens = 0, _output_tokens(call, generation)
     async with aclosing(generation.tokens()) as counts:
         async for n in counts:
             choice = call.choice(
                 WORD * (n - n_sent),
-                finish="length" if n == call.job.output_tokens else None,
+                finish="length" if n == output_tokens else None,
                 first=n_sent == 0,
                 chunk=True,
             )
@@ -298,7 +310,7 @@ async def _stream(request: web.Request, call: Call, generation: Generation) -> w
     last = b"data: [DONE]\n\n"
     if call.include_usage:
         usage = call.envelope([], chunk=True)
-        usage["usage"] = call.usage(generation.cached_tokens)
+        usage["usage"] = call.usage(generation.cached_tokens, output_tokens)
         last = _event(usage) + last
     await response.write(last)
     await response.write_eof()

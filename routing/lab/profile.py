@@ -154,6 +154,12 @@ class _Cluster(_Strict):
     pinned: Any = None
     drained: Any = None
     control_urls: Any = None
+    routers: Any = None
+    engines: Any = None
+    role_switch: Any = None
+    groups: Any = None
+    engine_token_file: Any = None
+    decode_cuda_graph_memory_gb: Any = None
 
 
 class _Link(_Strict):

@@ -20,6 +20,7 @@ from routing.lab.control import add_worker_routes
 from routing.lab.engine import Engine, RoleRefused
 from routing.lab.errors import LabError, convert
 from routing.lab.fleet import LabFleet
+from routing.lab.halves import HalfEngine, Handoffs, add_sglang_routes
 from routing.lab.kv_events import Publishers
 from routing.lab.link import Link
 from routing.lab.openai import MAX_BODY_BYTES, add_openai_routes, error
@@ -38,8 +39,9 @@ async def start(fleet: LabFleet, config: StackConfig, closing: AsyncExitStack) -
     """Open every port; they close with `closing`. The ready document, `{"ready": true, ...}`."""
     ports = config.ports
     urls: dict[str, str] = {}
+    handoffs = Handoffs()
     for engine in fleet.engines.values():
-        app = engine_app(engine, config)
+        app = engine_app(engine, config, handoffs)
         urls[engine.id] = await open_port(
             app, config.host, ports.engines.get(engine.id, 0), closing
         )
@@ -93,15 +95,18 @@ async def open_port(app: web.Application, host: str, port: int, closing: AsyncEx
     return f"http://{host}:{runner.addresses[0][1]}"
 
 
-def engine_app(engine: Engine, config: StackConfig) -> web.Application:
+def engine_app(engine: Engine, config: StackConfig, handoffs: Handoffs) -> web.Application:
     """An engine by itself: OpenAI API, `/metrics`, `GET /v1/loads`, `POST /pd_role_switch`."""
     app = web.Application(client_max_size=MAX_BODY_BYTES)
+    if config.pd_api == "sglang":
+        add_sglang_routes(app, engine, model_name=config.model_name)
     add_openai_routes(
         app,
-        engine,
+        HalfEngine(engine, handoffs, config.scenario.kv, config.pd_api),
         model_name=config.model_name,
         block_tokens=config.block_tokens,
         trouble=lambda: None,
+        as_vllm=config.pd_api != "sglang",
     )
 
     async def metrics(request: web.Request) -> web.Response:

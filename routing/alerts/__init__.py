@@ -1,0 +1,1 @@
+"""Alerts: rules people write, incidents that follow, who was told."""

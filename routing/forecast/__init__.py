@@ -1,0 +1,1 @@
+"""What the next hours will bring, and which roles they will want: advice, kept and judged."""

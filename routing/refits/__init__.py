@@ -1,0 +1,1 @@
+"""Prefill profiles fitted again from telemetry, kept as proposals that a person applies."""

@@ -1,0 +1,1 @@
+"""What fleets cost: used day by day, reported month by month, and what deciding was worth."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import logging
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -22,10 +23,20 @@ log = logging.getLogger(__name__)
 
 def publish(message: dict[str, Any]) -> None:
     """Send `message` as strict JSON on the channel `routing`. Call it after the commit."""
+    publish_all([message])
+
+
+def publish_all(messages: Sequence[dict[str, Any]]) -> None:
+    """Send each, in order, in one round trip. Call it after the commit."""
     try:
-        _client().publish(CHANNEL, msgspec.json.encode(message))
+        with _client().pipeline(transaction=False) as pipe:
+            for message in messages:
+                pipe.publish(CHANNEL, msgspec.json.encode(message))
+            pipe.execute()
     except redis.RedisError as exc:
-        log.warning("%s of %s not announced: %s", message["type"], message.get("fleet"), exc)
+        first = messages[0]
+        more = f" and {len(messages) - 1} more" if messages[1:] else ""
+        log.warning("%s of %s%s not announced: %s", first["type"], first.get("fleet"), more, exc)
 
 
 @functools.cache

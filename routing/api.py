@@ -1,11 +1,10 @@
-"""The REST API of fleets, policy, decisions and tokens: parse, call one function, format.
+"""The REST API of fleets, policy and decisions: parse, call one function, format.
 
 Rights are decided by the permission class of the settings from each view's `required_scope`.
 """
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Any
 
 from django.conf import settings
@@ -18,16 +17,26 @@ from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework import exceptions, status
 from rest_framework.generics import GenericAPIView, ListAPIView
-from rest_framework.pagination import CursorPagination, LimitOffsetPagination
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from routing import commands, delivery, fleets, queries, readings, scheduler, series
+from routing import (
+    commands,
+    delivery,
+    fleets,
+    queries,
+    readings,
+    rights,
+    router_states,
+    scheduler,
+    series,
+)
 from routing import serializers as s
 from routing.models import Action, Decision, Fleet, Hold, Tick
+from routing.paging import Newest, NewestTick, Page
 from routing.queries import Queried
-from telemetry.models import ApiToken
+from routing.rest.once import once
 
 
 class PreconditionRequired(exceptions.APIException):
@@ -39,54 +48,16 @@ class PreconditionFailed(exceptions.APIException):
     status_code = status.HTTP_412_PRECONDITION_FAILED
 
 
-class Newest(CursorPagination):
-    """Newest first, `?limit=` up to 200, `next` is null at the end."""
-
-    page_size = 50
-    page_size_query_param = "limit"
-    max_page_size = 200
-    ordering = ("-id",)
-
-    def decode_cursor(self, request: Request) -> Any:
-        # The base class hands whatever position was sent to the database.
-        cursor = super().decode_cursor(request)
-        if cursor is not None and cursor.position is not None:
-            try:
-                self.check_position(cursor.position)
-            except ValueError:
-                raise exceptions.NotFound(self.invalid_cursor_message) from None
-        return cursor
-
-    def check_position(self, position: str) -> None:
-        """Raises ValueError for what cannot be a value of the ordering column."""
-        int(position)
-
-
-class NewestTick(Newest):
-    ordering = ("-at",)
-
-    def check_position(self, position: str) -> None:
-        if datetime.fromisoformat(position).tzinfo is None:
-            raise ValueError(position)
-
-
-class Page(LimitOffsetPagination):
-    default_limit = 50
-    max_limit = 200
-
-
 IF_MATCH = OpenApiParameter("If-Match", OpenApiTypes.STR, OpenApiParameter.HEADER, required=True)
+MAY_MATCH = OpenApiParameter(
+    "If-Match",
+    OpenApiTypes.STR,
+    OpenApiParameter.HEADER,
+    description="The version that was read; needed unless it is new.",
+)
 NO_BODY: dict[int, Any] = {304: None}
-ACK_HEADERS = [
-    OpenApiParameter(name, OpenApiTypes.STR, OpenApiParameter.HEADER, description=text)
-    for name, text in (
-        ("If-None-Match", 'ETag of the plan at hand, "epoch.version"; the same plan answers 304.'),
-        ("X-Router", "The polling router's FLEET/CLUSTER/NAME: makes this request its ack."),
-        ("X-Version-Running", "epoch.version that it runs, or none."),
-        ("X-State", "running, accepted, refused or no_plan."),
-        ("X-Error", "Why it refused."),
-    )
-]
+ROUTERS_LISTED = 10
+"""Of each decision of a list: a page of 50 with 200 gates each would be two megabytes."""
 
 
 class FleetMixin:
@@ -98,18 +69,40 @@ class FleetMixin:
         return get_object_or_404(Fleet.objects.select_related("policy"), pk=self.kwargs["fleet"])
 
 
+def version_read(request: Request, *, of: str) -> int:
+    """The version that If-Match names. Raises PreconditionRequired, and PreconditionFailed."""
+    seen = request.headers.get("If-Match")
+    if seen is None:
+        raise PreconditionRequired
+    version = whole_number(seen.strip().strip('"'))
+    if version is None:
+        raise PreconditionFailed(f"If-Match {seen:.80} names no version of the {of}")
+    return version
+
+
+def version_seen(request: Request, *, exists: bool, of: str) -> int:
+    """The version of what a PUT changes; 0 for what is new. Raises as `version_read` does."""
+    if "If-Match" in request.headers or exists:
+        return version_read(request, of=of)
+    return 0
+
+
 def by(request: Request) -> dict[str, Any]:
     """Who changes something through this door, for the audit."""
     return {"actor": request.user.get_username(), "via": "rest", "now": timezone.now()}
 
 
 class FleetList(Queried, ListAPIView):
-    """Every fleet with its mode."""
+    """Every fleet that one may read, with its mode."""
 
     query_class = queries.PageQuery
+    across_fleets = True
     queryset = Fleet.objects.select_related("policy").order_by("name")
     serializer_class = s.FleetSerializer
     pagination_class = Page
+
+    def get_queryset(self) -> QuerySet[Fleet]:
+        return rights.of(self.request.user).within("read", super().get_queryset(), by="name")
 
 
 class FleetDetail(FleetMixin, APIView):
@@ -127,55 +120,7 @@ class FleetDetail(FleetMixin, APIView):
         return Response(s.FleetDetailSerializer(found, context=context).data)
 
 
-class PlanView(FleetMixin, APIView):
-    """The plan in force. A polling router acks in the headers of this request."""
-
-    required_scope = ("router", "read")
-
-    @extend_schema(parameters=ACK_HEADERS, responses={200: s.PlanSerializer, 304: None, 404: None})
-    def get(self, request: Request, fleet: str) -> Response:
-        found = self.get_fleet()
-        if "X-Router" in request.headers:
-            self._ack(request, found)
-        document = delivery.newest_document(found)
-        if document is None:
-            raise exceptions.NotFound("no plan was issued yet: a gate without one is always_local")
-        etag = f'"{document["epoch"]}.{document["version"]}"'
-        seen = [tag.strip() for tag in request.headers.get("If-None-Match", "").split(",")]
-        if etag in seen:
-            return Response(status=status.HTTP_304_NOT_MODIFIED, headers={"ETag": etag})
-        return Response(document, headers={"ETag": etag})
-
-    def _ack(self, request: Request, fleet: Fleet) -> None:
-        if "router" not in getattr(request.auth, "scopes", ()):
-            raise exceptions.PermissionDenied("only a token with scope router may ack")
-        try:
-            delivery.record_ack(
-                fleet=fleet,
-                router=request.headers["X-Router"],
-                running=_version(request.headers.get("X-Version-Running", "none")),
-                state=request.headers.get("X-State", "running"),
-                error=request.headers.get("X-Error"),
-                transport="poll",
-                now=timezone.now(),
-            )
-        except delivery.AckError as exc:
-            raise exceptions.ValidationError({exc.field: [exc.message]}) from None
-
-
-def _version(text: str) -> tuple[int, int] | None:
-    if text in ("", "none"):
-        return None
-    epoch, _, version = text.strip('"').partition(".")
-    numbers = _number(epoch), _number(version)
-    if None in numbers:
-        raise delivery.AckError("X-Version-Running", text, "must be epoch.version, or none")
-    if max(numbers) >= 2**31:
-        raise delivery.AckError("X-Version-Running", text, "is out of range")
-    return numbers
-
-
-def _number(text: str) -> int | None:
+def whole_number(text: str) -> int | None:
     """A whole number of at most 18 digits (it fits the database), else None."""
     return int(text) if text.isascii() and text.isdigit() and len(text) <= 18 else None
 
@@ -192,28 +137,21 @@ class PolicyView(FleetMixin, APIView):
         parameters=[IF_MATCH],
         responses={200: s.PolicySerializer, 412: None, 428: None},
     )
+    @once
     def patch(self, request: Request, fleet: str) -> Response:
         found = self.get_fleet()
-        seen = request.headers.get("If-Match")
-        if seen is None:
-            raise PreconditionRequired
-        version = _number(seen.strip().strip('"'))
-        if version is None:
-            raise PreconditionFailed(f"If-Match {seen:.80} names no version of the policy")
+        version = version_read(request, of="policy")
         body = s.PolicyPatchSerializer(data=request.data)
         body.is_valid(raise_exception=True)
         changes = dict(body.validated_data)
         reason = changes.pop("reason")
-        try:
-            commands.set_policy(
-                fleet=found.pk,
-                changes=changes,
-                if_version=version,
-                reason=reason,
-                **by(request),
-            )
-        except commands.Stale as exc:
-            raise PreconditionFailed(str(exc)) from None
+        commands.set_policy(
+            fleet=found.pk,
+            changes=changes,
+            if_version=version,
+            reason=reason,
+            **by(request),
+        )
         return self._answer(self.get_fleet())
 
     def _answer(self, fleet: Fleet) -> Response:
@@ -241,6 +179,7 @@ class HoldList(FleetMixin, Queried, ListAPIView):
         return super().get(request, *args, **kwargs)
 
     @extend_schema(request=s.HoldPlaceSerializer, responses={201: s.HoldSerializer})
+    @once
     def post(self, request: Request, fleet: str) -> Response:
         """Pin a plan until `expires_at` (at most 7 days)."""
         found = self.get_fleet()
@@ -257,9 +196,23 @@ class HoldRelease(FleetMixin, APIView):
     """End a hold before its time."""
 
     @extend_schema(request=s.ReasonSerializer, responses=s.HoldSerializer)
+    @once
     def post(self, request: Request, fleet: str, hold_id: int) -> Response:
         hold = get_object_or_404(Hold, pk=hold_id, fleet=self.get_fleet())
         hold = commands.release_hold(hold_id=hold.pk, reason=_reason(request), **by(request))
+        return Response(s.HoldSerializer(hold).data)
+
+
+class HoldExtend(FleetMixin, APIView):
+    """Let a hold end at another moment than it would."""
+
+    @extend_schema(request=s.HoldExtendSerializer, responses=s.HoldSerializer)
+    @once
+    def post(self, request: Request, fleet: str, hold_id: int) -> Response:
+        hold = get_object_or_404(Hold, pk=hold_id, fleet=self.get_fleet())
+        body = s.HoldExtendSerializer(data=request.data)
+        body.is_valid(raise_exception=True)
+        hold = commands.extend_hold(hold_id=hold.pk, **body.validated_data, **by(request))
         return Response(s.HoldSerializer(hold).data)
 
 
@@ -304,7 +257,7 @@ class DecisionList(FleetMixin, Queried, ListAPIView):
     @extend_schema(responses=s.DecisionSerializer(many=True))
     def get(self, request: Request, *args: Any, **kwargs: Any) -> Response:
         page = self.paginate_queryset(self.get_queryset())
-        context = {"deliveries": delivery.summaries(page)}
+        context = {"deliveries": delivery.summaries(page, most_routers=ROUTERS_LISTED)}
         return self.get_paginated_response(
             s.DecisionSerializer(page, many=True, context=context).data
         )
@@ -328,10 +281,11 @@ class RouterList(FleetMixin, Queried, GenericAPIView):
 
     query_class = queries.PageQuery
     pagination_class = Page
+    page_key = ("router",)
 
     @extend_schema(responses=s.RouterSerializer(many=True))
     def get(self, request: Request, fleet: str) -> Response:
-        page = self.paginate_queryset(delivery.routers(self.get_fleet(), timezone.now()))
+        page = self.paginate_queryset(router_states.routers(self.get_fleet(), timezone.now()))
         return self.get_paginated_response(s.RouterSerializer(page, many=True).data)
 
 
@@ -399,6 +353,7 @@ class EpochView(FleetMixin, APIView):
     required_scope = ("admin",)
 
     @extend_schema(request=s.NeededReasonSerializer, responses=s.FleetSerializer)
+    @once
     def post(self, request: Request, fleet: str) -> Response:
         found = self.get_fleet()
         body = s.NeededReasonSerializer(data=request.data)
@@ -408,51 +363,21 @@ class EpochView(FleetMixin, APIView):
 
 
 class AuditList(Queried, ListAPIView):
-    """Every change, newest first; `?fleet=` narrows it."""
+    """Every change in the fleets that one may read, newest first; `?fleet=` narrows it."""
 
     query_class = queries.AuditQuery
+    across_fleets = True
     serializer_class = s.ActionSerializer
     pagination_class = Newest
     queryset = Action.objects.all()
 
     def get_queryset(self) -> QuerySet[Action]:
-        rows = Action.objects.all()
+        rows = rights.of(self.request.user).within("read", Action.objects.all())
         return rows.filter(fleet=self.asked["fleet"]) if "fleet" in self.asked else rows
 
     @extend_schema(parameters=[queries.AuditQuery])
     def get(self, request: Request, *args: Any, **kwargs: Any) -> Response:
         return super().get(request, *args, **kwargs)
-
-
-class TokenList(Queried, ListAPIView):
-    """Tokens, never their secrets."""
-
-    query_class = queries.NewestQuery
-    required_scope = ("admin",)
-    serializer_class = s.TokenSerializer
-    pagination_class = Newest
-    queryset = ApiToken.objects.all()
-
-    @extend_schema(request=s.TokenIssueSerializer, responses={201: s.IssuedTokenSerializer})
-    def post(self, request: Request) -> Response:
-        """Issue a token; its secret is in this answer and nowhere else."""
-        body = s.TokenIssueSerializer(data=request.data)
-        body.is_valid(raise_exception=True)
-        token, secret = commands.issue_token(**body.validated_data, **by(request))
-        data = s.IssuedTokenSerializer(token, context={"secret": secret}).data
-        return Response(data, status=status.HTTP_201_CREATED)
-
-
-class TokenRevoke(APIView):
-    """End a token at once."""
-
-    required_scope = ("admin",)
-
-    @extend_schema(request=s.ReasonSerializer, responses=s.TokenSerializer)
-    def post(self, request: Request, token_id: int) -> Response:
-        get_object_or_404(ApiToken, pk=token_id)
-        token = commands.revoke_token(token_id=token_id, reason=_reason(request), **by(request))
-        return Response(s.TokenSerializer(token).data)
 
 
 def _reason(request: Request) -> str:
@@ -465,10 +390,10 @@ _FLEET = "fleets/<slug:fleet>"
 urlpatterns = [
     path("fleets", FleetList.as_view(), name="api-fleets"),
     path(_FLEET, FleetDetail.as_view(), name="api-fleet"),
-    path(f"{_FLEET}/plan", PlanView.as_view(), name="api-plan"),
     path(f"{_FLEET}/policy", PolicyView.as_view(), name="api-policy"),
     path(f"{_FLEET}/holds", HoldList.as_view(), name="api-holds"),
     path(f"{_FLEET}/holds/<int:hold_id>/release", HoldRelease.as_view(), name="api-release"),
+    path(f"{_FLEET}/holds/<int:hold_id>/extend", HoldExtend.as_view(), name="api-extend"),
     path(f"{_FLEET}/ticks", TickList.as_view(), name="api-ticks"),
     path(f"{_FLEET}/ticks/<int:seq>", TickDetail.as_view(), name="api-tick"),
     path(f"{_FLEET}/decisions", DecisionList.as_view(), name="api-decisions"),
@@ -479,6 +404,4 @@ urlpatterns = [
     path(f"{_FLEET}/series", SeriesView.as_view(), name="api-series"),
     path(f"{_FLEET}/epoch", EpochView.as_view(), name="api-epoch"),
     path("audit", AuditList.as_view(), name="api-audit"),
-    path("tokens", TokenList.as_view(), name="api-tokens"),
-    path("tokens/<int:token_id>/revoke", TokenRevoke.as_view(), name="api-revoke"),
 ]

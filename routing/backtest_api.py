@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import csv
 import io
+from functools import partial
 from typing import Any
 
+from django.db import transaction
 from django.db.models import QuerySet
 from django.http import HttpResponse
 from django.shortcuts import get_object_or_404
@@ -27,6 +29,7 @@ from routing.api import FleetMixin, Newest, by
 from routing.backtest_asked import Asked
 from routing.models import Backtest, BacktestRun, TraceFile
 from routing.queries import NewestQuery, Queried, Query
+from routing.rest.once import once
 from routing.tasks import TWIN_PROCESSES, wake_twin
 
 
@@ -93,6 +96,7 @@ class BacktestList(FleetMixin, Queried, ListAPIView):
         )
 
     @extend_schema(request=s.BacktestAskSerializer, responses={201: s.BacktestSerializer})
+    @once
     def post(self, request: Request, fleet: str) -> Response:
         """Start one: a run for each policy and seed, over the same requests at the same seed."""
         found = self.get_fleet()
@@ -117,7 +121,7 @@ class BacktestList(FleetMixin, Queried, ListAPIView):
             **rest,
             **by(request),
         )
-        wake_twin(TWIN_PROCESSES)
+        transaction.on_commit(partial(wake_twin, TWIN_PROCESSES))
         row = backtests.counted(Backtest.objects.filter(pk=made.pk)).get()
         return Response(s.BacktestSerializer(row).data, status=status.HTTP_201_CREATED)
 
@@ -152,6 +156,7 @@ class BacktestCancel(OneBacktest):
     """Give it up. What is done stays; what runs stops as soon as it looks up."""
 
     @extend_schema(request=common.ReasonSerializer, responses=s.BacktestSerializer)
+    @once
     def post(self, request: Request, fleet: str, backtest_id: int) -> Response:
         found = self.get_backtest()
         body = common.ReasonSerializer(data=request.data)

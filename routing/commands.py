@@ -14,12 +14,14 @@ from typing import Any
 
 from django.db import transaction
 
-from routing import announce, audit, knobs, rebalance
+from routing import announce, audit, knobs, router_settings
+from routing.approvals.asking import proposable
 from routing.core.scenario.document import parse_scenario
 from routing.core.scenario.tables import ScenarioError
-from routing.models import Decision, Fleet, Hold, Policy, Rebalance
-from telemetry import tokens
-from telemetry.models import ApiToken
+from routing.models import Fleet, Hold, Policy
+from routing.refusals import Outdated as Outdated
+from routing.refusals import Refused, Stale
+from routing.windows import refusing
 
 MODES = ("active", "advisory", "paused")
 PLAN_MODES = ("always_local", "always_remote", "threshold")
@@ -29,24 +31,7 @@ MAX_ROLL_BACK_REASON = 400
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
 
 
-class Refused(ValueError):
-    """A change that cannot be meant: which field, what stood there, why not."""
-
-    def __init__(self, field: str, value: Any, message: str) -> None:
-        super().__init__(f"{field}: {message}")
-        self.field, self.value, self.message = field, value, message
-
-
-class Stale(Refused):
-    """Somebody changed the policy first; `current` is its version now."""
-
-    def __init__(self, if_version: int, current: int) -> None:
-        super().__init__(
-            "version", if_version, f"the policy is at version {current} now; read it again"
-        )
-        self.current = current
-
-
+@proposable
 def create_fleet(
     *,
     scenario: dict[str, Any],
@@ -61,7 +46,7 @@ def create_fleet(
     A new fleet is `advisory` unless `mode` says otherwise; an existing one keeps its mode.
     """
     try:
-        parsed = parse_scenario(scenario)
+        parsed = router_settings.checked(parse_scenario(scenario))
     except ScenarioError as exc:
         raise Refused(exc.field, exc.value, exc.message) from None
     name = parsed.fleet
@@ -79,6 +64,8 @@ def create_fleet(
         after = {"scenario": scenario, "mode": mode or policy.mode}
         if before == after:
             return fleet
+        if not created:
+            refusing.allowed(name, "people", actor=actor, now=now)
         if fleet.scenario != scenario:
             fleet.scenario = scenario
             fleet.save(update_fields=["scenario"])
@@ -98,6 +85,7 @@ def create_fleet(
     return fleet
 
 
+@proposable
 def set_policy(
     *,
     fleet: str,
@@ -119,9 +107,9 @@ def set_policy(
     if "mode" in changes:
         _one_of("mode", changes["mode"], MODES)
     with transaction.atomic():
-        policy = _policy(fleet)
+        policy = locked_policy(fleet)
         if policy.version != if_version:
-            raise Stale(if_version, policy.version)
+            raise Stale(if_version, policy.version, of="policy")
         wanted = policy.knobs | changes.get("knobs", {})
         try:
             wanted = knobs.checked({k: v for k, v in wanted.items() if v is not None})
@@ -131,6 +119,7 @@ def set_policy(
         after = {"mode": changes.get("mode", policy.mode), "knobs": wanted}
         if before == after:
             return policy
+        refusing.allowed_policy(fleet, before, after, actor=actor, now=now)
         _save_policy(policy, actor=actor, **after)
         audit.record(
             actor=actor,
@@ -146,6 +135,7 @@ def set_policy(
     return policy
 
 
+@proposable
 def place_hold(
     *,
     fleet: str,
@@ -158,12 +148,18 @@ def place_hold(
     reason: str,
     now: datetime.datetime,
     cluster: str = "",
+    goes_back: bool = False,
 ) -> Hold:
-    """Pin the plan of one PD cluster (every one when empty); the next tick adopts it."""
-    _text("owner", owner, 150)
-    _text("reason", reason, 500)
+    """Pin the plan of one PD cluster (every one when empty); the next tick adopts it.
+
+    One that `goes_back` takes a change back: no freeze forbids it.
+    """
+    text("owner", owner, 150)
+    text("reason", reason, 500)
     with transaction.atomic():
-        policy = _policy(fleet)
+        policy = locked_policy(fleet)
+        if not goes_back:
+            refusing.allowed(fleet, "people", actor=actor, now=now)
         check_hold(
             policy,
             cluster=cluster,
@@ -172,7 +168,7 @@ def place_hold(
             expires_at=expires_at,
             now=now,
         )
-        hold = Hold.objects.create(
+        hold = Hold(
             fleet=policy.fleet,
             cluster=cluster,
             mode=mode,
@@ -182,9 +178,24 @@ def place_hold(
             created_at=now,
             expires_at=expires_at,
         )
-        _audit_hold(hold, "hold.place", actor, via, reason, after=_hold_values(hold))
-        _announce_policy(policy, now)
+        write_hold(hold, policy, now)
+        _audit_hold(
+            hold,
+            "hold.place",
+            actor,
+            via,
+            reason,
+            after=hold_values(hold),
+            measured=lasts(now, expires_at),
+        )
     return hold
+
+
+def write_hold(hold: Hold, policy: Policy, now: datetime.datetime) -> None:
+    """Store and announce a hold that was checked, under the policy's lock; its audit is the
+    caller's."""
+    hold.save()
+    _announce_policy(policy, now)
 
 
 def check_hold(
@@ -198,12 +209,12 @@ def check_hold(
 ) -> None:
     """Raises Refused for a hold that could not be placed now; a page asks before it offers one."""
     _one_of("mode", mode, PLAN_MODES)
-    if not now < expires_at <= now + MAX_HOLD:
-        raise Refused("expires_at", str(expires_at), "must be in the next 7 days")
+    check_expiry(expires_at, now)
     _pd_cluster(policy.fleet, cluster)
     _threshold(mode, threshold_tokens, knobs.effective(policy.knobs))
     for other in open_holds(policy.fleet, now):
-        if not cluster or other.cluster in ("", cluster):
+        # A hold of roles leaves t to the loop, and so to whoever holds t.
+        if other.mode and (not cluster or other.cluster in ("", cluster)):
             raise Refused(
                 "cluster",
                 cluster,
@@ -212,42 +223,48 @@ def check_hold(
             )
 
 
-def roll_back(
+def check_expiry(expires_at: datetime.datetime, now: datetime.datetime) -> None:
+    """Raises Refused for a hold that would be over at once, or stand for too long."""
+    if not now < expires_at <= now + MAX_HOLD:
+        raise Refused("expires_at", str(expires_at), "must be in the next 7 days")
+
+
+@proposable
+def extend_hold(
     *,
-    decision_id: int,
-    owner: str,
+    hold_id: int,
     expires_at: datetime.datetime,
     actor: str,
     via: str,
     reason: str,
     now: datetime.datetime,
-) -> list[Hold]:
-    """Hold each PD cluster at the mode and t of an earlier plan: all of them, or none.
-
-    Roles are not moved back; the next tick adopts the holds under a new version.
-    """
-    _text("reason", reason, MAX_ROLL_BACK_REASON)
-    decision = Decision.objects.filter(pk=decision_id).first()
-    if decision is None:
-        raise Refused("decision", decision_id, "no such decision")
-    if decision.version is None:
-        raise Refused("decision", decision_id, "was advice, never pushed: no gate ran this plan")
+) -> Hold:
+    """Let a hold end at another moment than it would; it keeps its owner and its reason."""
+    text("reason", reason, 500)
+    check_expiry(expires_at, now)
     with transaction.atomic():
-        return [
-            place_hold(
-                fleet=decision.fleet_id,
-                cluster=cluster,
-                mode=plan["mode"],
-                threshold_tokens=plan["threshold_tokens"],
-                owner=owner,
-                expires_at=expires_at,
-                actor=actor,
-                via=via,
-                reason=f"Roll back to plan {decision.epoch}.{decision.version}: {reason}",
-                now=now,
-            )
-            for cluster, plan in decision.plan["clusters"].items()
-        ]
+        hold = Hold.objects.select_related("fleet").filter(pk=hold_id).first()
+        if hold is None:
+            raise Refused("hold", hold_id, "no such hold")
+        policy = locked_policy(hold.fleet_id)
+        hold.refresh_from_db()
+        if hold.released_at is not None or hold.expires_at <= now:
+            raise Refused("hold", hold_id, "this hold has already ended")
+        before = hold_values(hold)
+        hold.expires_at = expires_at
+        hold.save(update_fields=["expires_at"])
+        _audit_hold(
+            hold,
+            "hold.extend",
+            actor,
+            via,
+            reason,
+            before=before,
+            after=hold_values(hold),
+            measured=lasts(hold.created_at, expires_at),
+        )
+        _announce_policy(policy, now)
+    return hold
 
 
 def release_hold(
@@ -260,29 +277,28 @@ def release_hold(
             raise Refused("hold", hold_id, "no such hold")
         if not _close_hold(hold, by=actor, now=now):
             raise Refused("hold", hold_id, "this hold has already ended")
-        _audit_hold(hold, "hold.release", actor, via, reason, before=_hold_values(hold))
+        _audit_hold(hold, "hold.release", actor, via, reason, before=hold_values(hold))
         _announce_policy(hold.fleet.policy, now)
     return hold
 
 
 def expire_holds(*, fleet: Fleet, now: datetime.datetime) -> list[Hold]:
     """Close what has run out, each exactly once however many workers notice it."""
-    ended = []
-    for hold in Hold.objects.filter(fleet=fleet, released_at=None, expires_at__lte=now):
-        with transaction.atomic():
-            if not _close_hold(hold, by=audit.SYSTEM, now=now):
-                continue
-            _audit_hold(
-                hold,
-                "hold.expire",
-                audit.SYSTEM,
-                "scheduler",
-                "the hold has run out",
-                before=_hold_values(hold),
-            )
-            _announce_policy(fleet.policy, now)
-        ended.append(hold)
-    return ended
+    spent = Hold.objects.filter(fleet=fleet, released_at=None, expires_at__lte=now)
+    return [
+        hold for hold in spent if end_hold(hold, "hold.expire", "the hold has run out", now=now)
+    ]
+
+
+def end_hold(hold: Hold, verb: str, reason: str, *, now: datetime.datetime) -> bool:
+    """End a hold by the machine's own word; False when somebody else ended it first."""
+    with transaction.atomic():
+        if not _close_hold(hold, by=audit.SYSTEM, now=now):
+            return False
+        before = hold_values(hold)
+        _audit_hold(hold, verb, audit.SYSTEM, "scheduler", reason[:500], before=before)
+        _announce_policy(hold.fleet.policy, now)
+    return True
 
 
 def open_holds(fleet: Fleet, now: datetime.datetime) -> list[Hold]:
@@ -292,40 +308,21 @@ def open_holds(fleet: Fleet, now: datetime.datetime) -> list[Hold]:
     )
 
 
-def cancel_rebalance(
-    *,
-    fleet: str,
-    rebalance_id: int,
-    actor: str,
-    via: str,
-    reason: str,
-    now: datetime.datetime,
-) -> Rebalance:
-    """Give up a move of roles: the instance under way gets its old role back, the others stay."""
-    if len(reason) > 500:
-        raise Refused("reason", reason, "must have at most 500 characters")
-    found = Rebalance.objects.filter(fleet_id=fleet, pk=rebalance_id).first()
-    if found is None:
-        raise Refused("rebalance", rebalance_id, "no such rebalance")
-    try:
-        return rebalance.cancel(found, actor=actor, via=via, reason=reason, now=now)
-    except rebalance.NotOpen as exc:
-        raise Refused("rebalance", rebalance_id, str(exc)) from None
-
-
+@proposable
 def raise_epoch(*, fleet: str, actor: str, via: str, reason: str, now: datetime.datetime) -> Fleet:
     """Start a new plan epoch, so that routers accept this console's plans again.
 
     For a console restored from a backup: its versions restart below what routers already run. The
     next tick of an active fleet issues the plan in force again under the new epoch.
     """
-    _text("reason", reason, 500)
+    text("reason", reason, 500)
     with transaction.atomic():
         # The fleet's row before its policy's, as everywhere: else two commands could deadlock.
         found = Fleet.objects.select_for_update(no_key=True).filter(pk=fleet).first()
         if found is None:
             raise Refused("fleet", fleet, "no such fleet")
-        policy = _policy(fleet)
+        policy = locked_policy(fleet)
+        refusing.allowed(fleet, "people", actor=actor, now=now)
         found.epoch += 1
         found.save(update_fields=["epoch"])
         audit.record(
@@ -342,66 +339,7 @@ def raise_epoch(*, fleet: str, actor: str, via: str, reason: str, now: datetime.
     return found
 
 
-def issue_token(
-    *,
-    name: str,
-    scopes: list[str],
-    fleet: str,
-    expires_at: datetime.datetime | None,
-    actor: str,
-    via: str,
-    reason: str,
-    now: datetime.datetime,
-) -> tuple[ApiToken, str]:
-    """A new token and its secret, which is shown this once. Empty fleet: every fleet."""
-    _text("name", name, 120)
-    if not scopes:
-        raise Refused("scopes", scopes, f"needs at least one of {', '.join(tokens.SCOPES)}")
-    for scope in scopes:
-        _one_of("scopes", scope, tokens.SCOPES)
-    if fleet and not Fleet.objects.filter(pk=fleet).exists():
-        raise Refused("fleet", fleet, "no such fleet")
-    if expires_at is not None and expires_at <= now:
-        raise Refused("expires_at", str(expires_at), "must be in the future")
-    with transaction.atomic():
-        token, secret = tokens.issue(
-            name=name, scopes=scopes, fleet=fleet, created_by=actor, expires_at=expires_at
-        )
-        audit.record(
-            actor=actor,
-            via=via,
-            verb="token.issue",
-            fleet=fleet,
-            target=f"{name} ({token.prefix})",
-            after={"scopes": token.scopes, "expires_at": expires_at and expires_at.isoformat()},
-            reason=reason,
-        )
-    return token, secret
-
-
-def revoke_token(
-    *, token_id: int, actor: str, via: str, reason: str, now: datetime.datetime
-) -> ApiToken:
-    """End a token at once (open sockets and ingest notice within 10 s)."""
-    with transaction.atomic():
-        token = ApiToken.objects.filter(pk=token_id).first()
-        if token is None:
-            raise Refused("token", token_id, "no such token")
-        if not tokens.revoke(token, now):
-            raise Refused("token", token_id, "this token is already revoked")
-        audit.record(
-            actor=actor,
-            via=via,
-            verb="token.revoke",
-            fleet=token.fleet,
-            target=f"{token.name} ({token.prefix})",
-            before={"scopes": token.scopes},
-            reason=reason,
-        )
-    return token
-
-
-def _policy(fleet: str) -> Policy:
+def locked_policy(fleet: str) -> Policy:
     """The fleet's policy, locked: changes of one fleet happen one after the other."""
     found = Policy.objects.select_for_update().select_related("fleet").filter(fleet_id=fleet)
     policy = found.first()
@@ -433,13 +371,15 @@ def _announce_policy(policy: Policy, now: datetime.datetime) -> None:
         "fleet": policy.fleet_id,
         "mode": policy.mode,
         "version": policy.version,
-        "holds": [_hold_values(hold) for hold in open_holds(policy.fleet, now)],
+        "holds": [hold_values(hold) for hold in open_holds(policy.fleet, now)],
         "at_s": now.timestamp(),
     }
     transaction.on_commit(partial(announce.publish, message))
 
 
-def _hold_values(hold: Hold) -> dict[str, Any]:
+def hold_values(hold: Hold) -> dict[str, Any]:
+    """A hold as messages and the audit tell it."""
+    roles = {"n_prefill": hold.n_prefill, "n_decode": hold.n_decode}
     return {
         "cluster": hold.cluster,
         "mode": hold.mode,
@@ -447,19 +387,27 @@ def _hold_values(hold: Hold) -> dict[str, Any]:
         "owner": hold.owner,
         "reason": hold.reason,
         "expires_at_s": hold.expires_at.timestamp(),
+        **({} if hold.n_prefill is None else roles),
     }
 
 
-def _audit_hold(
-    hold: Hold, verb: str, actor: str, via: str, reason: str, **values: dict[str, Any]
-) -> None:
-    target = f"hold {hold.pk} on {hold.cluster or 'every cluster'}"
+def lasts(begins_at: datetime.datetime, ends_at: datetime.datetime) -> dict[str, float]:
+    """How long a hold stands as a whole, for the limits of approvals."""
+    return {"hold_s": (ends_at - begins_at).total_seconds()}
+
+
+def hold_target(hold: Hold) -> str:
+    """What the audit calls a hold."""
+    return f"hold {hold.pk} on {hold.cluster or 'every cluster'}"
+
+
+def _audit_hold(hold: Hold, verb: str, actor: str, via: str, reason: str, **values: Any) -> None:
     audit.record(
         actor=actor,
         via=via,
         verb=verb,
         fleet=hold.fleet_id,
-        target=target,
+        target=hold_target(hold),
         reason=reason,
         **values,
     )
@@ -488,8 +436,10 @@ def _one_of(field: str, value: Any, words: tuple[str, ...]) -> None:
         raise Refused(field, value, f"must be one of {', '.join(words)}")
 
 
-def _text(field: str, value: str, limit: int) -> None:
+def text(field: str, value: str, limit: int) -> None:
+    """Raises Refused where nothing is said, or too much, or what nobody sees."""
     if not value.strip():
         raise Refused(field, value, "must not be empty")
+    audit.seen(field, value)
     if len(value) > limit:
         raise Refused(field, value, f"must have at most {limit} characters")

@@ -7,6 +7,8 @@ import functools
 import json
 from pathlib import Path
 
+from django.db.models import QuerySet
+
 from routing import commands, knobs
 from routing.core.jsonable import from_jsonable
 from routing.core.scenario.document import Scenario, parse_scenario
@@ -53,21 +55,28 @@ def params_of(policy: Policy, holds: list[Hold]) -> Params:
     held = tuple(
         HeldPlan(
             cluster=hold.cluster or None,
-            mode=hold.mode,
+            mode=hold.mode or None,
             threshold_tokens=hold.threshold_tokens,
             owner=hold.owner,
             reason=hold.reason,
             expires_at_s=hold.expires_at.timestamp(),
+            n_prefill=hold.n_prefill,
+            n_decode=hold.n_decode,
         )
         for hold in holds
     )
     return Params(mode=policy.mode, holds=held, **knobs.checked(policy.knobs))
 
 
+def adopted(fleet: Fleet) -> QuerySet[Decision]:
+    """The plans of the fleet's epoch, the one in force first."""
+    found = Decision.objects.filter(fleet=fleet, epoch=fleet.epoch, version__isnull=False)
+    return found.order_by("-version")
+
+
 def newest_adopted(fleet: Fleet) -> Decision | None:
     """The plan in force: the newest adopted decision of the fleet's epoch."""
-    adopted = Decision.objects.filter(fleet=fleet, epoch=fleet.epoch, version__isnull=False)
-    return adopted.order_by("-version").first()
+    return adopted(fleet).first()
 
 
 def newest_of_any_epoch(fleet: Fleet) -> Decision | None:

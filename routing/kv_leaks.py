@@ -14,13 +14,20 @@ _BEFORE_S = 60.0
 
 
 def warnings(fleet: str, instances: Mapping[str, list[Reading]], *, at_s: float) -> tuple[str, ...]:
-    """A sentence for each suspected leak of the fleet; `instances` are its newest readings by path.
+    """A sentence for each suspected leak."""
+    return tuple(leak.warning for leak in suspected(fleet, instances, at_s=at_s))
+
+
+def suspected(
+    fleet: str, instances: Mapping[str, list[Reading]], *, at_s: float
+) -> list[leaks.Leak]:
+    """The suspected leaks of the fleet; `instances` are its newest readings by path.
 
     The lease's rows are read only while some instance looks like one: hardly ever.
     """
-    now = [_use(ok[-1]) for rows in instances.values() if (ok := _good(rows, at_s))]
+    now = [use_of(ok[-1]) for rows in instances.values() if (ok := _good(rows, at_s))]
     if not leaks.held_since(now, {}, at_s):
-        return ()
+        return []
     found = store.window(
         "instance",
         prefix=f"{fleet}/",
@@ -32,16 +39,16 @@ def warnings(fleet: str, instances: Mapping[str, list[Reading]], *, at_s: float)
     for rows in found.values():
         held: dict[str, float] = {}
         for reading in _good(rows, at_s):
-            held = leaks.held_since([_use(reading)], held, reading.at_s)
+            held = leaks.held_since([use_of(reading)], held, reading.at_s)
         since |= held
-    return tuple(leak.warning for leak in leaks.suspected(now, since, at_s))
+    return leaks.suspected(now, since, at_s)
 
 
 def _good(rows: list[Reading], at_s: float) -> list[Reading]:
     return [row for row in rows if row.state == "ok" and row.received_s <= at_s]
 
 
-def _use(reading: Reading) -> leaks.KvUse:
+def use_of(reading: Reading) -> leaks.KvUse:
     signals = reading.signals
     assert isinstance(signals, wire.InstanceSignals), "an instance's readings are of an instance"
     return leaks.KvUse(

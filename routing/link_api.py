@@ -15,12 +15,14 @@ from routing import bills, link_breakers, queries
 from routing import serializers as s
 from routing.api import FleetMixin, Page, by
 from routing.queries import Queried
+from routing.rest.once import once
 
 
 class BreakerReset(FleetMixin, APIView):
     """Close the breaker of one link: the next tick uses it again."""
 
     @extend_schema(request=s.BreakerResetSerializer, responses={204: None})
+    @once
     def post(self, request: Request, fleet: str) -> Response:
         found = self.get_fleet()
         body = s.BreakerResetSerializer(data=request.data)

@@ -11,20 +11,27 @@ import datetime
 from typing import Any
 
 from routing import audit, fleets
+from routing.approvals.asking import proposable
 from routing.commands import Refused
 from routing.core.links.breaker import FORGIVEN_S
 from routing.core.types import Observation
 from routing.models import Action, Fleet
+from routing.windows import in_force, refusing
 
 _VERB = "breaker.reset"
 
 
+@proposable
 def reset(
     *, fleet: Fleet, link: str, actor: str, via: str, reason: str, now: datetime.datetime
 ) -> None:
     """Close the link's breaker with the next tick, and forget that it ever opened."""
     if link not in [known.id for known in fleets.scenario_of(fleet).links]:
         raise Refused("link", link, "no such link in the fleet's scenario")
+    refusing.allowed(fleet.pk, "people", actor=actor, now=now)
+    until = in_force.worked_on_until(fleet.pk, link, now)
+    if until is not None:
+        raise Refused("link", link, f"it is in maintenance until {until:%F %H:%M} UTC")
     audit.record(
         actor=actor,
         via=via,

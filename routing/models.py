@@ -1,8 +1,9 @@
 """What the loop remembers: fleets and their policy, ticks, decisions, deliveries, the audit.
 
 `commands` is the only writer of Policy, Hold and Fleet; `scheduler` of Tick and Decision;
-`delivery` of Delivery and RouterState; `rebalance` of Rebalance and RoleMove; `backtests` of
-TraceFile, Backtest and BacktestRun; `audit` of Action.
+`delivery` of Delivery and RouterState; `rebalance` of Rebalance and RoleMove; `managed` of
+ManagedRouter; `effect_checks` of EffectCheck; `backtests` of TraceFile, Backtest and BacktestRun;
+`audit` of Action.
 """
 
 from __future__ import annotations
@@ -37,12 +38,17 @@ class Policy(models.Model):
 
 
 class Hold(models.Model):
-    """A pinned plan with owner, reason and expiry; empty cluster pins every PD cluster."""
+    """A pinned plan with owner, reason and expiry; empty cluster pins every PD cluster.
+
+    It pins mode and t, or with an empty mode the roles of its cluster: t stays the loop's then.
+    """
 
     fleet = models.ForeignKey(Fleet, on_delete=models.CASCADE, related_name="holds")
     cluster = models.CharField(max_length=100, blank=True)
-    mode = models.CharField(max_length=20)
+    mode = models.CharField(max_length=20, blank=True)
     threshold_tokens = models.PositiveIntegerField(null=True, blank=True)
+    n_prefill = models.PositiveIntegerField(null=True, blank=True)
+    n_decode = models.PositiveIntegerField(null=True, blank=True)
     owner = models.CharField(max_length=150)
     reason = models.CharField(max_length=500)
     created_at = models.DateTimeField(auto_now_add=True)
@@ -104,11 +110,11 @@ class Decision(models.Model):
 
 
 class Delivery(models.Model):
-    """How far one decision got with one router: sent, accepted, applied, failed, superseded."""
+    """How far one decision got with one router; its states are those of `delivery`."""
 
     decision = models.ForeignKey(Decision, on_delete=models.CASCADE, related_name="deliveries")
     router = models.CharField(max_length=300)
-    state = models.CharField(max_length=12)
+    state = models.CharField(max_length=20)
     error = models.CharField(max_length=500, blank=True)
     sent_at = models.DateTimeField(null=True)
     applied_at = models.DateTimeField(null=True)
@@ -136,10 +142,84 @@ class RouterState(models.Model):
     state = models.CharField(max_length=20)
     error = models.CharField(max_length=500, blank=True)
     transport = models.CharField(max_length=10)
+    override = models.JSONField(null=True, help_text="What a person on it set above plans.")
+    release = models.CharField(max_length=100, blank=True, help_text="The override to be ended.")
     last_seen_at = models.DateTimeField()
 
     def __str__(self) -> str:
         return self.router
+
+
+class ManagedRouter(models.Model):
+    """One router of a scenario: what it should list, what was last done to it, what it shows.
+
+    `desired` is `{url: {role, status}}` of engines; `observed` the same with what else was read
+    (threshold, facts, the change that others have to apply). `state` since `since`, in words in
+    `findings`. `operation` is what a person asked for last and how far it got. `version` rises
+    whenever what is desired or seen changes, so that nobody decides on what they have not seen.
+    `last_move` is the newest RoleMove that `desired` knows of.
+    """
+
+    fleet = models.ForeignKey(Fleet, on_delete=models.CASCADE, related_name="managed_routers")
+    cluster = models.CharField(max_length=100)
+    name = models.CharField(max_length=100)
+    kind = models.CharField(max_length=40)
+    url = models.CharField(max_length=500)
+    make_version = models.CharField(max_length=100, blank=True)
+    capabilities = models.JSONField(null=True)
+    desired = models.JSONField(null=True)
+    desired_by = models.CharField(max_length=150, blank=True)
+    desired_at = models.DateTimeField(null=True)
+    last_applied = models.JSONField(null=True)
+    applied_at = models.DateTimeField(null=True)
+    observed = models.JSONField(null=True)
+    observed_at = models.DateTimeField(null=True, help_text="Of the last reading that succeeded.")
+    state = models.CharField(max_length=20)
+    since = models.DateTimeField()
+    findings = models.JSONField(default=list)
+    cause = models.CharField(max_length=10, blank=True)
+    other_writer = models.CharField(max_length=300, blank=True)
+    n_drifted = models.PositiveIntegerField(default=0, help_text="Readings in a row that differ.")
+    away_since = models.DateTimeField(null=True)
+    on_drift = models.CharField(max_length=10, default="show")
+    overridden_s = models.JSONField(default=list, help_text="When the policy overrode, lately.")
+    operation = models.JSONField(null=True)
+    last_move = models.BigIntegerField(default=0)
+    version = models.PositiveIntegerField(default=1)
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(
+                fields=["fleet", "cluster", "url"], name="one_managed_router_per_url"
+            )
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.fleet_id}/{self.cluster}/{self.name}"
+
+
+class EffectCheck(models.Model):
+    """Did a plan do harm? Looked at once what came after it was seen long enough, against what was
+    before `compared_at`.
+
+    `outcome` is `pending`, `good`, `harm` or `unknown`; `evidence` the figures before and after by
+    cluster (`core.harm.Evidence`), `text` the finding in one sentence, `hold` what it led to.
+    """
+
+    decision = models.OneToOneField(Decision, on_delete=models.CASCADE, related_name="effect_check")
+    outcome = models.CharField(max_length=10, default="pending")
+    text = models.CharField(max_length=500, blank=True)
+    evidence = models.JSONField(default=dict)
+    compared_at = models.DateTimeField()
+    due_at = models.DateTimeField()
+    checked_at = models.DateTimeField(null=True)
+    hold = models.ForeignKey(Hold, on_delete=models.SET_NULL, related_name="+", null=True)
+
+    class Meta:
+        indexes = [models.Index(fields=["outcome", "due_at"], name="effect_checks_by_due")]
+
+    def __str__(self) -> str:
+        return f"{self.decision_id}: {self.outcome}"
 
 
 class Rebalance(models.Model):
@@ -150,6 +230,7 @@ class Rebalance(models.Model):
     decision = models.ForeignKey(
         Decision, on_delete=models.SET_NULL, related_name="rebalances", null=True
     )
+    hold = models.ForeignKey(Hold, on_delete=models.SET_NULL, related_name="rebalances", null=True)
     from_n_prefill = models.PositiveIntegerField()
     from_n_decode = models.PositiveIntegerField()
     to_n_prefill = models.PositiveIntegerField()
@@ -159,6 +240,7 @@ class Rebalance(models.Model):
     reason = models.CharField(max_length=500, blank=True, help_text="Why it ended or aborts.")
     waiting_for = models.CharField(max_length=500, blank=True)
     requested_by = models.CharField(max_length=150)
+    preflight = models.JSONField(default=dict, help_text="What was found before the newest move.")
     drain_timeout_s = models.FloatField()
     created_at = models.DateTimeField()
     deadline_at = models.DateTimeField()
@@ -182,7 +264,11 @@ class Rebalance(models.Model):
 
 
 class RoleMove(models.Model):
-    """One instance that changes its role: the step it is in, and what it looks like there."""
+    """One instance that changes its role: the step it is in, and what it looks like there.
+
+    Moves of one `unit` go together. `routers` are those that listed the instance when it began, by
+    URL, as each showed it last: whatever happens, each of them lists it again in the end.
+    """
 
     rebalance = models.ForeignKey(Rebalance, on_delete=models.CASCADE, related_name="moves")
     seq = models.PositiveIntegerField()
@@ -190,9 +276,12 @@ class RoleMove(models.Model):
     url = models.CharField(max_length=500)
     from_role = models.CharField(max_length=10)
     to_role = models.CharField(max_length=10)
+    unit = models.CharField(max_length=100, blank=True)
     step = models.CharField(max_length=10, default="planned")
     requests = models.PositiveIntegerField(null=True, help_text="Seen on it last.")
     error = models.CharField(max_length=500, blank=True)
+    routers = models.JSONField(default=dict)
+    evidence = models.JSONField(default=dict, help_text="That it was idle, and that it serves.")
     started_at = models.DateTimeField(null=True)
     step_since = models.DateTimeField(null=True)
     idle_since = models.DateTimeField(null=True, help_text="First of the looks that found nothing.")
@@ -291,7 +380,10 @@ class BacktestRun(models.Model):
 
 
 class Action(models.Model):
-    """One audited change: who did what, to what, from where, why. Rows are never changed."""
+    """One audited change: who did what, to what, from where, why.
+
+    Rows are never changed: the database refuses it, and seals each when it is committed.
+    """
 
     at = models.DateTimeField(auto_now_add=True, db_index=True)
     actor = models.CharField(max_length=150)
@@ -302,6 +394,28 @@ class Action(models.Model):
     before = models.JSONField(null=True)
     after = models.JSONField(null=True)
     reason = models.CharField(max_length=500, blank=True)
+    request_id = models.CharField(max_length=64, blank=True)
+
+    class Meta:
+        indexes = [
+            models.Index(fields=["actor", "id"], name="actions_by_actor"),
+            models.Index(fields=["verb", "id"], name="actions_by_verb"),
+            models.Index(fields=["fleet", "id"], name="actions_by_fleet"),
+            models.Index(fields=["target"], name="actions_by_target"),
+        ]
 
     def __str__(self) -> str:
         return f"{self.at:%F %T} {self.actor} {self.verb} {self.target}"
+
+
+class ActionSeal(models.Model):
+    """The digest over an action and the seal before it: a chain in the order of commits.
+
+    Written by a trigger (migration 0006), read by `audit.verify`.
+    """
+
+    action = models.BigIntegerField(unique=True)
+    digest = models.BinaryField(max_length=32)
+
+    def __str__(self) -> str:
+        return f"seal of action {self.action}"

@@ -19,7 +19,7 @@ def _whole(least: int, help_text: str) -> serializers.IntegerField:
     )
 
 
-def _open(help_text: str) -> serializers.BooleanField:
+def open_field(help_text: str) -> serializers.BooleanField:
     messages = {"invalid": "must be true or false"}
     return serializers.BooleanField(required=False, error_messages=messages, help_text=help_text)
 
@@ -29,10 +29,11 @@ class Query(Strict):
 
 
 class PageQuery(Query):
-    """Lists of what there is now, by position."""
+    """Lists of what there is now."""
 
     limit = _whole(1, "Rows a page, 50 if not given and 200 at most.")
-    offset = _whole(0, "Rows to leave out first.")
+    cursor = serializers.CharField(required=False, help_text="Of `next` or `previous`.")
+    offset = _whole(0, "Rows to leave out first. Deprecated: follow `next`.")
 
 
 class InstanceQuery(PageQuery):
@@ -48,11 +49,11 @@ class NewestQuery(Query):
 
 
 class HoldQuery(NewestQuery):
-    open = _open("true: those in force, false: those that ended.")
+    open = open_field("true: those in force, false: those that ended.")
 
 
 class RebalanceQuery(NewestQuery):
-    open = _open("true: those under way, false: those that ended.")
+    open = open_field("true: those under way, false: those that ended.")
 
 
 class AuditQuery(NewestQuery):

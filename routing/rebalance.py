@@ -8,20 +8,32 @@ audit row and is announced after the commit.
 from __future__ import annotations
 
 import datetime
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 from django.db import IntegrityError, transaction
 
 from routing import announce, audit
-from routing.models import Decision, Fleet, Rebalance, RoleMove
-from routing.rebalance_steps import PlannedMove
+from routing.models import Decision, Fleet, Hold, Rebalance, RoleMove
 
 ACTIVE = ("open", "aborting")
 MOVED = ("done", "restored")
 """Steps in which a move is over."""
 _WORDS = 500
+
+
+@dataclass(frozen=True)
+class PlannedMove:
+    """`routers` by URL: those that list the instance, each with how it does."""
+
+    instance: str
+    url: str
+    from_role: str
+    to_role: str
+    unit: str = ""
+    routers: dict[str, dict[str, Any]] = field(default_factory=dict)
 
 
 class NotOpen(Exception):
@@ -49,17 +61,19 @@ def open_for(
     found = active.first()
     if found is not None:
         return found
+    hold = _asked_by(decision.fleet_id, cluster, (to_n_prefill, to_n_decode), now)
     try:
         with transaction.atomic():
             opened = Rebalance.objects.create(
                 fleet_id=decision.fleet_id,
                 cluster=cluster,
                 decision=decision,
+                hold=hold,
                 from_n_prefill=from_n_prefill,
                 from_n_decode=from_n_decode,
                 to_n_prefill=to_n_prefill,
                 to_n_decode=to_n_decode,
-                requested_by=audit.SYSTEM,
+                requested_by=audit.SYSTEM if hold is None else hold.owner,
                 drain_timeout_s=drain_timeout_s,
                 created_at=now,
                 deadline_at=now + datetime.timedelta(seconds=deadline_s),
@@ -70,6 +84,14 @@ def open_for(
     _audit(opened, "rebalance.start", before=_counts(opened, "from"), after=_counts(opened, "to"))
     _announce(opened, now)
     return opened
+
+
+def _asked_by(fleet: str, cluster: str, to: tuple[int, int], now: datetime.datetime) -> Hold | None:
+    """The person's hold of roles that these roles are of."""
+    holds = Hold.objects.filter(
+        fleet_id=fleet, cluster=cluster, released_at=None, expires_at__gt=now
+    )
+    return holds.filter(n_prefill=to[0], n_decode=to[1]).order_by("-id").first()
 
 
 def newest(fleet: Fleet) -> dict[str, Rebalance]:
@@ -103,14 +125,25 @@ def cancel(
     return locked
 
 
-def active_move(rebalance: Rebalance) -> RoleMove | None:
-    """The move under way: at most one instance is out of service."""
+def stands(rebalance: Rebalance) -> bool:
+    """Is it still as this transaction locked it? Raises where the connection was lost since."""
+    return Rebalance.objects.filter(pk=rebalance.pk, state=rebalance.state).exists()
+
+
+def active_moves(rebalance: Rebalance) -> list[RoleMove]:
+    """The moves under way: at most one instance, or one group, is out of service."""
     begun = rebalance.moves.exclude(step__in=("planned", *MOVED))
-    return begun.order_by("seq").first()
+    return list(begun.order_by("seq"))
 
 
-def begin(rebalance: Rebalance, planned: Sequence[PlannedMove], now: datetime.datetime) -> None:
-    """Write down what is to move, instead of what was planned before, and begin the first."""
+def begin(
+    rebalance: Rebalance,
+    units: Sequence[Sequence[PlannedMove]],
+    now: datetime.datetime,
+    *,
+    preflight: dict[str, Any],
+) -> None:
+    """Write down what is to move, instead of what was planned before, and begin the first unit."""
     rebalance.moves.filter(step="planned").delete()
     first_seq = rebalance.moves.count() + 1
     moves = RoleMove.objects.bulk_create(
@@ -121,55 +154,85 @@ def begin(rebalance: Rebalance, planned: Sequence[PlannedMove], now: datetime.da
             url=move.url,
             from_role=move.from_role,
             to_role=move.to_role,
+            unit=move.unit,
+            routers=move.routers,
         )
-        for seq, move in enumerate(planned, start=first_seq)
+        for seq, move in enumerate((move for unit in units for move in unit), start=first_seq)
     )
-    moves[0].started_at = now
-    moves[0].save(update_fields=["started_at"])
-    go(rebalance, moves[0], "cordon", now)
+    first = moves[: len(units[0])]
+    for move in first:
+        move.started_at = now
+        move.save(update_fields=["started_at"])
+    rebalance.preflight = preflight
+    rebalance.save(update_fields=["preflight"])
+    go(rebalance, [(move, "cordon") for move in first], now)
 
 
-def go(rebalance: Rebalance, move: RoleMove, step: str, now: datetime.datetime) -> None:
-    """The move's next step."""
-    _set_step(rebalance, move, step, now)
+def go(rebalance: Rebalance, steps: Sequence[tuple[RoleMove, str]], now: datetime.datetime) -> None:
+    """The next step of each move of a unit."""
+    for move, step in steps:
+        _set_step(rebalance, move, step, now)
     _update(rebalance, now, waiting_for="")
     _announce(rebalance, now)
 
 
 def wait(
     rebalance: Rebalance,
-    move: RoleMove | None,
     sentence: str,
     now: datetime.datetime,
     *,
-    requests: int | None = None,
-    idle: bool = False,
+    seen: Sequence[tuple[RoleMove, int | None, bool]] = (),
 ) -> None:
-    """What is waited for, and how much was last seen on the instance; said once while it lasts."""
+    """What is waited for, said once while it lasts. `seen`: of a move how much is on its instance
+    (None: not counted now), and whether that proves it idle."""
     said = rebalance.waiting_for
     rebalance.waiting_for = sentence[:_WORDS]
     changed = said != rebalance.waiting_for
-    if move is not None:
+    for move, requests, idle in seen:
         idle_since = (move.idle_since or now) if idle else None
-        seen = move.requests if requests is None else requests
-        if (seen, idle_since) != (move.requests, move.idle_since):
-            move.requests, move.idle_since, changed = seen, idle_since, True
+        requests = move.requests if requests is None else requests
+        if (requests, idle_since) != (move.requests, move.idle_since):
+            move.requests, move.idle_since, changed = requests, idle_since, True
             move.save(update_fields=["requests", "idle_since"])
     if changed:
         _update(rebalance, now, waiting_for=rebalance.waiting_for)
         _announce(rebalance, now)
 
 
-def abort(rebalance: Rebalance, ends_as: str, reason: str, now: datetime.datetime) -> None:
-    """Give up by the machine's own judgement; the move under way is restored before it ends.
+def saw(
+    rebalance: Rebalance, move: RoleMove, at: Mapping[str, dict[str, Any]], now: datetime.datetime
+) -> None:
+    """How each router, by URL, shows the instance now. One that lists it since then is kept too."""
+    routers = move.routers | {url: move.routers.get(url, {}) | row for url, row in at.items()}
+    if routers != move.routers:
+        move.routers = routers
+        move.save(update_fields=["routers"])
+        _announce(rebalance, now)
 
-    But for one in `uncordon`, which finishes.
+
+def prove(move: RoleMove, what: str, found: dict[str, Any]) -> None:
+    """Keep the evidence of one step: that the instance was `idle`, or what the `canary` met."""
+    move.evidence = {**move.evidence, what: found}
+    move.save(update_fields=["evidence"])
+
+
+def abort(
+    rebalance: Rebalance,
+    ends_as: str,
+    reason: str,
+    now: datetime.datetime,
+    *,
+    keeps_proven: bool = True,
+) -> None:
+    """Give up by the machine's own judgement; what moves now is restored before it ends.
+
+    But for moves in `uncordon`, which finish where `keeps_proven`: they serve already.
     """
-    move = active_move(rebalance)
-    if move is not None and move.step != "uncordon":
-        move.error = reason[:_WORDS]
-        move.save(update_fields=["error"])
-    _give_up(rebalance, ends_as, reason, now)
+    for move in active_moves(rebalance):
+        if not (keeps_proven and move.step == "uncordon"):
+            move.error = reason[:_WORDS]
+            move.save(update_fields=["error"])
+    _give_up(rebalance, ends_as, reason, now, keeps_proven=keeps_proven)
     _audit(
         rebalance,
         "rebalance.abort",
@@ -190,14 +253,20 @@ def end(rebalance: Rebalance, state: str, reason: str, now: datetime.datetime) -
     _announce(rebalance, now)
 
 
-def _give_up(rebalance: Rebalance, ends_as: str, reason: str, now: datetime.datetime) -> None:
+def _give_up(
+    rebalance: Rebalance,
+    ends_as: str,
+    reason: str,
+    now: datetime.datetime,
+    *,
+    keeps_proven: bool = True,
+) -> None:
     _update(
         rebalance, now, state="aborting", ends_as=ends_as, reason=reason[:_WORDS], waiting_for=""
     )
-    move = active_move(rebalance)
-    # An uncordon finishes: the new role is proven, only the stacks' word is still to come.
-    if move is not None and move.step != "uncordon":
-        _set_step(rebalance, move, "restore", now)
+    for move in active_moves(rebalance):
+        if not (keeps_proven and move.step == "uncordon"):
+            _set_step(rebalance, move, "restore", now)
 
 
 def _set_step(rebalance: Rebalance, move: RoleMove, step: str, now: datetime.datetime) -> None:
@@ -251,6 +320,7 @@ def _announce(rebalance: Rebalance, now: datetime.datetime) -> None:
                 "instance": move.instance,
                 "from_role": move.from_role,
                 "to_role": move.to_role,
+                "unit": move.unit,
                 "step": move.step,
                 "requests": move.requests,
                 "error": move.error or None,

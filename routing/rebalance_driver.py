@@ -1,46 +1,46 @@
 """Carries rebalances out: one pass is one look, at most one side effect, one transaction.
 
 A pass holds the lock of the rebalance's row, so two workers never act on one at once, and a worker
-that is killed loses it with its connection. The next pass, whoever's, looks at stacks and engines
+that is killed loses it with its connection. The next pass, whoever's, looks at routers and engines
 again and finds by itself how far things are. No pass sleeps: what has to be waited for is written
-down.
+down. What a pass does to the outside: `rebalance_effects`.
 """
 
 from __future__ import annotations
 
 import datetime
 import logging
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
 
 from django.db import transaction
 
-from routing import delivery, fleets, rebalance, workers
+from routing import delivery, fleets, rebalance, rebalance_effects, rebalance_looks
+from routing.adapters import engines
+from routing.adapters.engines import Busy
+from routing.adapters.surface import CannotDo, Refused, SurfaceError, Unheeded
 from routing.core.scenario.document import Cluster
 from routing.models import Decision, Delivery, Rebalance, RoleMove, RouterState
+from routing.rebalance_looks import Look, Routers, engine_looks
+from routing.rebalance_plan import Done, plan, refused, shown, unable
+from routing.rebalance_room import room
 from routing.rebalance_steps import (
-    DRAIN,
     HELD,
     Abort,
     Act,
-    Done,
+    Around,
+    Canary,
     Go,
-    Look,
-    Put,
-    Switch,
     Wait,
-    advance,
+    next_act,
     overdue,
-    plan,
-    preflight,
     proven,
-    restore,
 )
+from routing.windows import in_force
 
 RESTORE_LIMIT = datetime.timedelta(minutes=10)
 """How long past the deadline an instance that cannot be reached is tried again."""
-_MAX_PASSES = 40
-"""In one run; a move needs about ten with one stack. What is left waits for the next run."""
+_MAX_PASSES = 60
+"""In one run; a move needs about fifteen with two routers. What is left waits for the next run."""
 
 log = logging.getLogger(__name__)
 
@@ -75,30 +75,33 @@ def one_pass(pk: int, now: datetime.datetime) -> bool:
             return False
         cluster = fleets.scenario_of(row.fleet).cluster(row.cluster)
         given_up = _reason_to_give_up(row, cluster, now) if row.state == "open" else None
-        move = rebalance.active_move(row)
+        moves = rebalance.active_moves(row)
         if given_up is not None:
-            if given_up.ends_as == "expired" and move is not None:
-                given_up = _at_deadline(row, cluster, move, given_up, now)
+            if given_up.ends_as == "expired" and cluster is not None and moves:
+                given_up = _at_deadline(row, cluster, moves, given_up, now)
             rebalance.abort(row, given_up.ends_as, given_up.reason, now)
             return True
-        reachable = cluster is not None and cluster.control_urls
-        hopeless = not reachable or now > row.deadline_at + RESTORE_LIMIT
-        if row.state == "aborting" and (move is None or hopeless):
-            _finish(row, move, now)
+        if cluster is None or not cluster.routers:
+            _finish(row, moves, now)
+            return False
+        hopeless = now > row.deadline_at + RESTORE_LIMIT
+        if row.state == "aborting" and (not moves or hopeless):
+            left = _put_back(row, cluster, moves, now) if moves else ""
+            _finish(row, moves, now, left=left)
             return False
         try:
-            return _step(row, cluster, move, now)
-        except workers.WorkersError as exc:
-            rebalance.wait(row, move, str(exc), now)
+            return _step(row, cluster, moves, now)
+        except SurfaceError as exc:
+            rebalance.wait(row, str(exc), now)
             return False
 
 
 def _reason_to_give_up(
     row: Rebalance, cluster: Cluster | None, now: datetime.datetime
 ) -> Abort | None:
-    refused = preflight(row, cluster)
-    if refused is not None:
-        return refused
+    wrong = refused(row, cluster)
+    if wrong is not None:
+        return wrong
     newer = _superseding(row)
     if newer is not None:
         roles = newer.plan["clusters"][row.cluster]
@@ -113,21 +116,24 @@ def _reason_to_give_up(
 
 
 def _at_deadline(
-    row: Rebalance, cluster: Cluster, move: RoleMove, expired: Abort, now: datetime.datetime
+    row: Rebalance,
+    cluster: Cluster,
+    moves: Sequence[RoleMove],
+    expired: Abort,
+    now: datetime.datetime,
 ) -> Abort:
-    """A role that is proven stays: its move goes on to `uncordon`. Was it the last, all is done.
+    """A role that is proven stays: its moves go on to `uncordon`. Were they the last, all is done.
 
     To switch back would take the instance away for longer, because of a gate that is late.
     """
-    if move.step == "verify":
-        listed, _ = _listed(cluster, move)
-        try:
-            look = Look(listed, workers.load(move.url))
-        except workers.WorkersError:
-            return expired
-        if len(listed) == len(cluster.control_urls) and proven(move, look):
-            rebalance.go(row, move, "uncordon", now)
-    if move.step != "uncordon" or row.moves.filter(step="planned").exists():
+    if moves[0].step == "verify":
+        routers = rebalance_looks.read(row.fleet, cluster, lambda: now)
+        looks, silent = _looks(routers, moves)
+        around = _around(row, routers, now)
+        seen = [] if routers.unanswered else list(zip(moves, looks, strict=not silent))
+        if seen and all(proven(move, look, around) for move, look in seen):
+            rebalance.go(row, [(move, "uncordon") for move in moves], now)
+    if moves[0].step != "uncordon" or row.moves.filter(step="planned").exists():
         return expired
     return Abort("done", f"{_runs(row)}; {expired.reason}")
 
@@ -143,10 +149,14 @@ def _superseding(row: Rebalance) -> Decision | None:
     return None if roles is None or (roles["n_prefill"], roles["n_decode"]) == wanted else newest
 
 
-def _finish(row: Rebalance, move: RoleMove | None, now: datetime.datetime) -> None:
+def _finish(
+    row: Rebalance, moves: Sequence[RoleMove], now: datetime.datetime, *, left: str = ""
+) -> None:
     """End what was given up, and open what a newer plan wants instead."""
-    if move is not None:
-        reason = f"{move.instance} could not be restored: {row.waiting_for} Before: {row.reason}"
+    if moves:
+        ids = ", ".join(move.instance for move in moves)
+        waited = left or row.waiting_for
+        reason = f"{ids} could not be restored: {waited} Before: {row.reason}"
         rebalance.end(row, "failed", reason, now)
         return
     rebalance.end(row, row.ends_as, row.reason, now)
@@ -172,60 +182,96 @@ def _finish(row: Rebalance, move: RoleMove | None, now: datetime.datetime) -> No
     )
 
 
-def _step(row: Rebalance, cluster: Cluster, move: RoleMove | None, now: datetime.datetime) -> bool:
-    """Look, decide, act. Raises WorkersError."""
-    if move is None:
-        return _plan(row, cluster, now)
-    listed, unanswered = _listed(cluster, move)
+def _put_back(
+    row: Rebalance, cluster: Cluster, moves: Sequence[RoleMove], now: datetime.datetime
+) -> str:
+    """The last that is tried: a router that was made to drop an instance lists it again. What
+    could not be done, in words."""
+    routers = rebalance_looks.read(row.fleet, cluster, lambda: now)
+    urls = {move.instance: move.url for move in moves}
+    said, _ = engine_looks(cluster, urls, urls)
+    undone = [routers.unanswered] if routers.unanswered else []
+    for move in moves:
+        engine = said.get(move.instance)
+        role = (engine and engine.role) or move.from_role
+        for url, listed in routers.of(move).items():
+            if listed is None:
+                try:
+                    rebalance_effects.list_as(routers, url, move, role)
+                except SurfaceError as exc:
+                    undone.append(str(exc))
+    return "; ".join(undone) + "." if undone else ""
+
+
+def _step(
+    row: Rebalance, cluster: Cluster, moves: Sequence[RoleMove], now: datetime.datetime
+) -> bool:
+    """Look, decide, act. Raises SurfaceError."""
+    routers = rebalance_looks.read(row.fleet, cluster, lambda: now)
+    if not moves:
+        return _plan(row, routers, now)
     goes_on = False
     try:
-        if unanswered is not None:
-            raise unanswered
-        goes_on = _advance(row, cluster, move, listed, now)
+        goes_on = _advance(row, routers, moves, now)
     finally:
         # Whatever is waited for, and for however long: the instance takes no work meanwhile.
-        if not goes_on and move.step in HELD:
-            _renew(move, listed)
+        if not goes_on and moves[0].step in HELD:
+            for move in moves:
+                rebalance_effects.hold(routers, move)
     return goes_on
 
 
 def _advance(
-    row: Rebalance,
-    cluster: Cluster,
-    move: RoleMove,
-    listed: dict[str, workers.Worker],
-    now: datetime.datetime,
+    row: Rebalance, routers: Routers, moves: Sequence[RoleMove], now: datetime.datetime
 ) -> bool:
-    if len(listed) < len(cluster.control_urls):
-        rebalance.wait(row, move, f"Not every stack lists {move.instance}.", now)
-        return False
-    look = Look(listed, workers.load(move.url))
-    if move.step == "restore":
-        act = restore(move, look)
-    else:
-        behind = _gates_behind(row, now) if move.step == "verify" else []
-        timeout_s = row.drain_timeout_s
-        act = advance(move, look, now=now, drain_timeout_s=timeout_s, gates_behind=behind)
-    return _perform(row, move, act, now)
+    """Raises SurfaceError for a router that was not read; a restore goes on at the others first."""
+    restores = moves[0].step == "restore"
+    if routers.unanswered is not None and not restores:
+        raise SurfaceError(routers.unanswered)
+    looks, silent = _looks(routers, moves)
+    if silent:
+        raise SurfaceError("; ".join(silent.values()))
+    for move, look in zip(moves, looks, strict=True):
+        rebalance.saw(row, move, shown(routers, look.at), now)
+        if not look.at and not restores:
+            raise SurfaceError(f"No router lists {move.instance}.")
+    acts = next_act(moves, looks, _around(row, routers, now))
+    if routers.unanswered is not None and isinstance(acts[0][1], Go):
+        raise SurfaceError(routers.unanswered)
+    return _perform(row, routers, acts, looks, now)
 
 
-def _plan(row: Rebalance, cluster: Cluster, now: datetime.datetime) -> bool:
-    own = f"{row.fleet_id}/{row.cluster}/"
-    listings = {
-        url: {id: w for id, w in workers.listing(url).items() if id.startswith(own)}
-        for url in cluster.control_urls
-    }
-    first = listings[cluster.control_urls[0]]
-    loads: dict[str, workers.Load] = {}
-    silent: dict[str, str] = {}
-    for id, worker in first.items():
-        try:
-            loads[id] = workers.load(worker.url)
-        except workers.WorkersError as exc:
-            silent[id] = str(exc)
-    planned = plan(row, cluster, listings, loads, silent)
+def _looks(routers: Routers, moves: Sequence[RoleMove]) -> tuple[list[Look], dict[str, str]]:
+    """Of each move its instance; of engines that do not answer why, and then no looks at all."""
+    urls = {move.instance: move.url for move in moves}
+    said, silent = engine_looks(routers.cluster, urls, urls)
+    if silent:
+        return [], silent
+    return [Look(m.instance, m.url, routers.of(m), said[m.instance]) for m in moves], {}
+
+
+def _around(row: Rebalance, routers: Routers, now: datetime.datetime) -> Around:
+    return Around(
+        now=now,
+        drain_timeout_s=row.drain_timeout_s,
+        serving=routers.serving(),
+        gates_behind=tuple(_gates_behind(row, now)),
+        has_labels=routers.cluster.role_switch == "label",
+    )
+
+
+def _plan(row: Rebalance, routers: Routers, now: datetime.datetime) -> bool:
+    cannot = unable(routers)
+    if cannot is not None:
+        rebalance.abort(row, cannot.ends_as, cannot.reason, now)
+        return True
+    if routers.unanswered is not None:
+        raise SurfaceError(routers.unanswered)
+    listed = {id for ids in routers.listings().values() for id in ids}
+    said, silent = engine_looks(routers.cluster, routers.urls, sorted(listed))
+    planned = plan(row, routers, said, silent)
     if isinstance(planned, Wait):
-        rebalance.wait(row, None, planned.sentence, now)
+        rebalance.wait(row, planned.sentence, now)
         return False
     if isinstance(planned, Abort):
         rebalance.abort(row, planned.ends_as, planned.reason, now)
@@ -233,87 +279,131 @@ def _plan(row: Rebalance, cluster: Cluster, now: datetime.datetime) -> bool:
     if isinstance(planned, Done):
         rebalance.end(row, "done", f"{_runs(row)}{planned.but}", now)
         return False
-    rebalance.begin(row, planned, now)
+    frozen = in_force.stops_moves(row.fleet_id, row.created_at, now)
+    if frozen is not None:
+        reason = f"{row.cluster} is {frozen.text}; what moved before it stays"
+        rebalance.abort(row, "cancelled", reason, now)
+        return True
+    unfit = _unfit(routers, planned.units[0])
+    if unfit is not None:
+        rebalance.abort(row, "failed", unfit, now)
+        return True
+    found = room(planned, routers, fleets.scenario_of(row.fleet))
+    if found.wait is not None:
+        rebalance.wait(row, found.wait, now)
+        return False
+    facts = {"at_s": now.timestamp(), **found.facts}
+    rebalance.begin(row, planned.units, now, preflight=facts)
     return True
 
 
-def _perform(row: Rebalance, move: RoleMove, act: Act, now: datetime.datetime) -> bool:
-    match act:
-        case Go(step):
-            rebalance.go(row, move, step, now)
-            return True
-        case Abort(ends_as, reason):
-            rebalance.abort(row, ends_as, reason, now)
-            return True
-        case Wait(sentence, requests, idle):
-            rebalance.wait(row, move, sentence, now, requests=requests, idle=idle)
-            return False
-        case Put(control_url, change):
-            return _try(row, move, now, lambda: _change(control_url, move, change))
-        case Switch(role):
-            return _try(row, move, now, lambda: workers.switch(move.url, role))
+def _unfit(routers: Routers, unit: Sequence[rebalance.PlannedMove]) -> str | None:
+    """Why an engine of the unit cannot take another role, if so. Raises SurfaceError."""
+    for move in unit:
+        ability = engines.ability(
+            move.url,
+            routers.cluster.role_switch,
+            token_file=routers.cluster.engine_token_file,
+        )
+        if not ability.can:
+            return f"{move.instance} ({move.url}): {ability.why}"
+    return None
+
+
+def _perform(
+    row: Rebalance,
+    routers: Routers,
+    acts: Sequence[tuple[RoleMove, Act]],
+    looks: Sequence[Look],
+    now: datetime.datetime,
+) -> bool:
+    """What `next_act` says. Raises SurfaceError."""
+    move, act = acts[0]
+    waits = [(m, a) for m, a in acts if isinstance(a, Wait)]
+    steps = [(m, a.step) for m, a in acts if isinstance(a, Go)]
+    if isinstance(act, Abort):
+        rebalance.abort(row, act.ends_as, act.reason, now, keeps_proven=False)
+        return True
+    if any(step == "drain" for _, step in steps):
+        moves = rebalance.active_moves(row)
+        rebalance.go(row, [(m, "drain") for m in moves], now)
+        return True
+    if waits:
+        # What keeps the others from going on is said, before what only needs a second look.
+        _, said = min(waits, key=lambda each: each[1].idle)
+        seen = [(m, wait.requests, wait.idle) for m, wait in waits]
+        rebalance.wait(row, said.sentence, now, seen=seen)
+        if move.step == "restore":
+            # Only what can be emptied is kept out of work for it: a restore that cannot go on
+            # lets drains lapse.
+            for each, _ in waits:
+                rebalance_effects.hold(routers, each)
+        return False
+    if steps:
+        for (each, step), look in zip(steps, looks, strict=True):
+            if step == "switch":
+                rebalance.prove(each, "idle", _idle(each, look, now))
+        rebalance.go(row, steps, now)
+        return True
+    if isinstance(act, Canary):
+        return _canary(row, routers, act.router, now)
+    return _try(row, move, now, lambda: rebalance_effects.perform(routers, move, act))
+
+
+def _idle(move: RoleMove, look: Look, now: datetime.datetime) -> dict[str, object]:
+    """The evidence that nothing was on the instance when it was switched."""
+    since = move.idle_since or now
+    at = {url: listed and listed.requests for url, listed in look.at.items()}
+    return {
+        "since_s": since.timestamp(),
+        "at_s": now.timestamp(),
+        "engine_requests": look.engine.requests,
+        "router_requests": at,
+    }
+
+
+def _canary(row: Rebalance, routers: Routers, router: str, now: datetime.datetime) -> bool:
+    """One request; kept is what it met, and after `FAILS` in a row the old role is restored."""
+    if not _may_act(row):
+        return True
+    moves = rebalance.active_moves(row)
+    met = rebalance_effects.canary(routers, router, row, moves, now)
+    for move in moves:
+        rebalance.prove(move, "canary", met.facts(move))
+    if met.error and met.n_failed >= rebalance_effects.FAILS:
+        reason = f"no canary got through {routers.named(router)}: {met.error}"
+        rebalance.abort(row, "failed", reason, now, keeps_proven=False)
+        return True
+    if met.error:
+        raise SurfaceError(met.error)
+    return True
 
 
 def _try(
     row: Rebalance, move: RoleMove, now: datetime.datetime, effect: Callable[[], object]
 ) -> bool:
-    """The side effect. Raises WorkersError where it may yet succeed."""
+    """The side effect. Raises SurfaceError where it may yet succeed."""
+    if not _may_act(row):
+        return True
+    restores = move.step == "restore"
     late = overdue(move, now, row.drain_timeout_s)
     try:
         effect()
-    except workers.Refusal as exc:
-        busy = exc.status == 409 and not late
-        final = move.step == "cordon" or (move.step == "switch" and not busy)
-        if not final:
+    except (Busy, Unheeded) as exc:
+        if restores or not late:
             raise
-        rebalance.abort(row, "failed", str(exc), now)
-    except workers.Unheeded as exc:
-        if not (late and move.step in ("cordon", "drain", "switch")):
+        rebalance.abort(row, "failed", str(exc), now, keeps_proven=False)
+    except (Refused, CannotDo) as exc:
+        if restores:
             raise
-        rebalance.abort(row, "failed", str(exc), now)
+        rebalance.abort(row, "failed", str(exc), now, keeps_proven=False)
     return True
 
 
-def _change(control_url: str, move: RoleMove, change: dict[str, Any]) -> None:
-    """A change that the stack then lists. Raises WorkersError.
-
-    A stack that only says yes would otherwise be asked again at once, and for ever.
-    """
-    workers.put(control_url, move.instance, change)
-    worker = workers.listing(control_url).get(move.instance)
-    for field in ("status", "worker_type"):
-        shown = getattr(worker, field, None)
-        if shown is not None and shown != change.get(field, shown):
-            raise workers.Unheeded(
-                f"{control_url}/workers",
-                f"lists {move.instance} with {field} {shown}, though it answered {change[field]}",
-            )
-
-
-def _renew(move: RoleMove, listed: dict[str, workers.Worker]) -> None:
-    """Drain on. What is not renewed lapses, which a later look sees and says."""
-    for url, worker in listed.items():
-        if worker.status == "draining":
-            try:
-                workers.put(url, move.instance, DRAIN)
-            except workers.WorkersError as exc:
-                log.warning("a drain was not renewed: %s", exc)
-
-
-def _listed(
-    cluster: Cluster, move: RoleMove
-) -> tuple[dict[str, workers.Worker], workers.WorkersError | None]:
-    """The instance by the stacks that list it, and why one did not answer, if so."""
-    listed, unanswered = {}, None
-    for url in cluster.control_urls:
-        try:
-            worker = workers.listing(url).get(move.instance)
-        except workers.WorkersError as exc:
-            unanswered = exc
-            continue
-        if worker is not None:
-            listed[url] = worker
-    return listed, unanswered
+def _may_act(row: Rebalance) -> bool:
+    """Asked right before an effect: the lock is still ours (a connection that was lost raises) and
+    no newer plan wants other roles, which the next pass then sees. Looking may have taken long."""
+    return rebalance.stands(row) and (row.state != "open" or _superseding(row) is None)
 
 
 def _gates_behind(row: Rebalance, now: datetime.datetime) -> list[str]:

@@ -15,21 +15,43 @@ from typing import Any
 
 from django.db import transaction
 
-from routing import announce, commands, delivery, fleets, link_breakers, rebalance
+from routing import (
+    announce,
+    commands,
+    delivery,
+    effect_checks,
+    fleets,
+    link_breakers,
+    managed,
+    rebalance,
+    role_commands,
+)
 from routing.core.decide import decide
 from routing.core.jsonable import to_jsonable
 from routing.core.links import transport
 from routing.core.relief import band_of
 from routing.core.scenario.document import Scenario
-from routing.core.types import ClusterPlan, Memory, Observation, Params, Plan, RoleChange, Verdict
+from routing.core.types import (
+    ClusterPlan,
+    LinkMemory,
+    Memory,
+    Observation,
+    Params,
+    Plan,
+    RoleChange,
+    Verdict,
+)
 from routing.models import Decision, Fleet, Policy, Rebalance, Tick
 from routing.observe import observe
+from routing.windows.in_force import with_windows
 
 SAME_ADVICE_RATIO = 0.05
 """Advised thresholds this close are one piece of advice, recorded once."""
 SET_BACK = datetime.timedelta(seconds=60)
 """A newest tick this far in the future was written before the clock was set back."""
 ADVICE_LASTS = datetime.timedelta(hours=1)
+ADVISES_EACH_S = 10.0
+"""While somebody holds the plan: to decide once more each tick would cost as much as to decide."""
 _ADVICE_EXACT = ("mode", "n_prefill", "n_decode", "cache_mode", "max_remote_in_flight")
 
 
@@ -54,10 +76,13 @@ def run_tick(fleet_name: str, *, now: datetime.datetime, tick_s: float) -> Tick 
         if (fleet.scenario, newest) != seen_with:
             seen = _seen(fleet, newest, now)
         commands.expire_holds(fleet=fleet, now=now)
+        role_commands.end_spent(fleet=fleet, now=now)
         policy = Policy.objects.get(fleet=fleet)
         scenario = fleets.scenario_of(fleet)
         memory = fleets.memory_after(newest)
         observation = link_breakers.with_resets(_with_role_changes(seen, fleet), fleet)
+        observation = _with_labels(observation, managed.label_roles(fleet, now))
+        observation = with_windows(observation, fleet.pk, scenario, now)
         running = fleets.newest_adopted(fleet)
         verdict = _verdict(fleet, policy, scenario, observation, running, memory, now)
         tick = Tick.objects.create(
@@ -72,6 +97,8 @@ def run_tick(fleet_name: str, *, now: datetime.datetime, tick_s: float) -> Tick 
             duration_ms=1000.0 * (time.perf_counter() - started_s),
         )
         decision = _record(fleet, policy, tick, verdict, running, now)
+        if decision is None and running is not None:
+            decision = _advised_while_held(policy, tick, observation, running, memory, newest)
         if decision is not None and decision.version is not None:
             _open_rebalances(policy, decision, verdict.plan, observation, now)
         in_force = decision if decision is not None and decision.version is not None else running
@@ -223,11 +250,65 @@ def _record(
         return Decision.objects.create(**values, kind="advised", version=None, plan=plan)
     version = (running.version if running else 0) + 1
     plan = dataclasses.replace(verdict.plan, epoch=fleet.epoch, version=version)
-    decision = Decision.objects.create(
-        **values, kind="adopted", version=version, plan=to_jsonable(plan)
-    )
+    decision = Decision(**values, kind="adopted", version=version, plan=to_jsonable(plan))
+    if refusal := delivery.refusal(decision):
+        return _refused(decision, refusal)
+    decision.save()
     delivery.open_deliveries(decision, now)
+    effect_checks.begin(decision, now)
     return decision
+
+
+def _refused(decision: Decision, refusal: str) -> Decision | None:
+    """A plan that no gate could run: recorded, not issued; the plan in force stays."""
+    if _said_before(decision.fleet, fleets.plan_of(decision), decision.created_at):
+        return None
+    decision.kind, decision.version = delivery.REFUSED, None
+    decision.message = f"Not issued, {refusal}. It was: {decision.message}"[:500]
+    decision.save()
+    return decision
+
+
+def _advised_while_held(
+    policy: Policy,
+    tick: Tick,
+    observation: Observation,
+    running: Decision,
+    memory: Memory,
+    before: Tick | None,
+) -> Decision | None:
+    """What the loop would choose were nothing held: advice, asked for each `ADVISES_EACH_S`."""
+    holds = commands.open_holds(policy.fleet, tick.at)
+    last_s = 0.0 if before is None else before.at.timestamp()
+    if policy.mode != "active" or not holds:
+        return None
+    if last_s // ADVISES_EACH_S == tick.at.timestamp() // ADVISES_EACH_S:
+        return None
+    # Dampers wait for the next change of a plan; advice waits for nothing.
+    params = dataclasses.replace(
+        fleets.params_of(policy, []),
+        mode="advisory",
+        t_gain_hold_s=0.0,
+        t_dwell_s=0.0,
+        roles_gain_hold_s=0.0,
+        roles_dwell_s=0.0,
+    )
+    scenario = fleets.scenario_of(policy.fleet)
+    verdict = decide(observation, fleets.plan_of(running), memory, params, scenario)
+    if verdict.action != "adopt" or _said_before(policy.fleet, verdict.plan, tick.at):
+        return None
+    return Decision.objects.create(
+        fleet=policy.fleet,
+        epoch=policy.fleet.epoch,
+        tick=tick,
+        kind="advised",
+        version=None,
+        plan=to_jsonable(verdict.plan),
+        previous=running.plan,
+        reason=verdict.reason,
+        message=f"Were nothing held: {verdict.message}"[:500],
+        created_at=tick.at,
+    )
 
 
 def _with_role_changes(observation: Observation, fleet: Fleet) -> Observation:
@@ -236,6 +317,17 @@ def _with_role_changes(observation: Observation, fleet: Fleet) -> Observation:
     pd = {
         name: dataclasses.replace(seen, role_change=_role_change(newest[name]))
         if name in newest
+        else seen
+        for name, seen in observation.pd.items()
+    }
+    return dataclasses.replace(observation, pd=pd)
+
+
+def _with_labels(observation: Observation, roles: dict[str, tuple[int, int]]) -> Observation:
+    """The observation with the roles that routers list, where those are all there is (S-31)."""
+    pd = {
+        name: dataclasses.replace(seen, n_prefill=roles[name][0], n_decode=roles[name][1])
+        if name in roles
         else seen
         for name, seen in observation.pd.items()
     }
@@ -296,7 +388,7 @@ def _said_before(fleet: Fleet, plan: Plan, now: datetime.datetime) -> bool:
     """
     pushed = fleets.newest_adopted(fleet)
     advised = Decision.objects.filter(
-        fleet=fleet, epoch=fleet.epoch, kind="advised", created_at__gt=now - ADVICE_LASTS
+        fleet=fleet, epoch=fleet.epoch, version=None, created_at__gt=now - ADVICE_LASTS
     )
     if pushed is not None:
         advised = advised.filter(created_at__gt=pushed.created_at)
@@ -367,13 +459,25 @@ def tick_message(tick: Tick, in_force: Decision | None) -> dict[str, Any]:
             "demand_rps": sum(rates) if rates else None,
             "clusters": {name: _observed_summary(cluster) for name, cluster in pd.items()},
         },
-        "links": {
-            name: {"label": found.label, "signs": found.signs, "breaker": found.breaker}
-            for name, found in fleets.memory_after(tick).links.items()
-        },
+        "links": _link_summaries(verdict),
         "current": verdict["current"],
         "next_action_at_s": verdict["next_action_at_s"],
     }
+
+
+_USUAL_LINK = {key: getattr(LinkMemory(), key) for key in ("label", "signs", "breaker")}
+
+
+def _link_summaries(verdict: dict[str, Any]) -> dict[str, Any]:
+    """As stored: to read the memory of hundreds of links costs more than all else of a message."""
+    try:
+        return {
+            # A memory is stored without what is at its default.
+            name: {key: found.get(key, usual) for key, usual in _USUAL_LINK.items()}
+            for name, found in verdict["memory"]["links"].items()
+        }
+    except (AttributeError, KeyError, TypeError):  # of another release
+        return {}
 
 
 def _observed_summary(cluster: dict[str, Any]) -> dict[str, Any]:

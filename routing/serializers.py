@@ -32,11 +32,21 @@ class Strict(serializers.Serializer):
             fields = ", ".join(self.fields) or "none"
             known = f"is not a field of this {self.part}, which has {fields}"
             raise serializers.ValidationError({name: [known] for name in unknown})
+        if wrong := self._not_words(data):
+            raise serializers.ValidationError(wrong)
         try:
             return super().to_internal_value(data)
         except serializers.ValidationError as exc:
             detail = {name: _valued(found, data.get(name)) for name, found in exc.detail.items()}
             raise serializers.ValidationError(detail) from None
+
+    def _not_words(self, data: dict[str, Any]) -> dict[str, list[str]]:
+        """Numbers where words belong, which DRF takes for their digits."""
+        return {
+            name: [f"Not a valid string. (got {data[name]!r:.80})"]
+            for name, field in self.fields.items()
+            if type(field) is serializers.CharField and type(data.get(name)) in (int, float)
+        }
 
 
 def _valued(messages: Any, value: Any) -> Any:
@@ -47,14 +57,25 @@ def _valued(messages: Any, value: Any) -> Any:
     return [text if shown.strip("'") in text else f"{text} (got {shown})" for text in messages]
 
 
+def addressed(document: Any, **address: str) -> Any:
+    """A document with what its address says of it. Raises ValidationError where it says other."""
+    if not isinstance(document, dict):
+        return document
+    for name, value in address.items():
+        if document.get(name, value) != value:
+            said = f"{name} is {document[name]!r:.80}, and {value} in the address"
+            raise serializers.ValidationError({"document": [said]})
+    return {**document, **address}
+
+
 class HoldSerializer(serializers.ModelSerializer):
-    """A pinned plan; an empty cluster pins every PD cluster."""
+    """A pinned plan; an empty cluster pins every PD cluster. Empty mode: it pins roles alone."""
 
     class Meta:
         model = Hold
         fields = (
-            "id", "cluster", "mode", "threshold_tokens", "owner", "reason", "created_at",
-            "expires_at", "released_at", "released_by",
+            "id", "cluster", "mode", "threshold_tokens", "n_prefill", "n_decode", "owner", "reason",
+            "created_at", "expires_at", "released_at", "released_by",
         )  # fmt: skip
 
 
@@ -65,6 +86,27 @@ class HoldPlaceSerializer(Strict):
     owner = serializers.CharField(required=False, help_text="Default: whoever asks.")
     reason = serializers.CharField(max_length=500)
     expires_at = serializers.DateTimeField()
+
+
+class HoldExtendSerializer(Strict):
+    expires_at = serializers.DateTimeField(help_text="Earlier or later; at most 7 days from now.")
+    reason = serializers.CharField(max_length=500)
+
+
+class AskedRolesSerializer(Strict):
+    n_prefill = serializers.IntegerField(min_value=0, max_value=100_000)
+    n_decode = serializers.IntegerField(min_value=0, max_value=100_000)
+
+
+class RolesMoveSerializer(AskedRolesSerializer):
+    """Roles to move a PD cluster to, and to hold until `expires_at`."""
+
+    cluster = serializers.CharField(max_length=100)
+    expected = AskedRolesSerializer(
+        help_text="The roles you decided on; 412 where they are others."
+    )
+    expires_at = serializers.DateTimeField(help_text="At most 7 days from now.")
+    reason = serializers.CharField(max_length=500)
 
 
 class RollBackSerializer(Strict):
@@ -199,8 +241,8 @@ class RoleMoveSerializer(serializers.ModelSerializer):
     class Meta:
         model = RoleMove
         fields = (
-            "seq", "instance", "url", "from_role", "to_role", "step", "requests", "error",
-            "started_at", "step_since", "finished_at",
+            "seq", "instance", "url", "from_role", "to_role", "unit", "step", "requests", "error",
+            "routers", "evidence", "started_at", "step_since", "finished_at",
         )  # fmt: skip
 
 
@@ -213,7 +255,7 @@ class RebalanceSerializer(serializers.ModelSerializer):
         model = Rebalance
         fields = (
             "id", "cluster", "decision", "from_n_prefill", "from_n_decode", "to_n_prefill",
-            "to_n_decode", "state", "ends_as", "reason", "waiting_for", "requested_by",
+            "to_n_decode", "state", "ends_as", "reason", "waiting_for", "requested_by", "preflight",
             "drain_timeout_s", "created_at", "deadline_at", "updated_at", "finished_at", "moves",
         )  # fmt: skip
 
@@ -229,13 +271,18 @@ class RouterDeliverySerializer(serializers.Serializer):
     error = serializers.CharField(allow_null=True)
     sent_at = serializers.DateTimeField(allow_null=True)
     applied_at = serializers.DateTimeField(allow_null=True)
+    deadline_at = serializers.DateTimeField(
+        allow_null=True, help_text="When it is given up; null where nobody waits for a deadline."
+    )
 
 
 class DeliverySerializer(serializers.Serializer):
     """How far a decision got.
 
-    advised, unclaimed, sent, accepted, applied, failed, superseded or cancelled: the state of the
-    router that is furthest from running it.
+    advised, refused (not issued: no gate could run it), unclaimed, sent, accepted, applied, failed,
+    pending_restart, superseded, expired or cancelled: the state of the router that is furthest from
+    running it. `routers` are all of them where one decision is asked for; in lists the first 10,
+    those that do not run it first.
     """
 
     state = serializers.CharField()
@@ -293,6 +340,9 @@ class RouterSerializer(serializers.Serializer):
     epoch_running = serializers.IntegerField(allow_null=True)
     version_running = serializers.IntegerField(allow_null=True)
     transport = serializers.CharField(allow_null=True)
+    override = serializers.JSONField(
+        allow_null=True, help_text="What a person on the gate itself put above the plan."
+    )
     last_seen_at = serializers.DateTimeField(allow_null=True)
     age_s = serializers.FloatField(allow_null=True)
     scraped = ScrapedSerializer(allow_null=True)
@@ -376,6 +426,7 @@ class ActionSerializer(serializers.ModelSerializer):
         model = Action
         fields = (
             "id", "at", "actor", "via", "verb", "fleet", "target", "before", "after", "reason",
+            "request_id",
         )  # fmt: skip
 
 
@@ -383,8 +434,8 @@ class TokenSerializer(serializers.ModelSerializer):
     class Meta:
         model = ApiToken
         fields = (
-            "id", "name", "prefix", "scopes", "fleet", "created_by", "created_at", "expires_at",
-            "revoked_at", "last_used_at",
+            "id", "name", "prefix", "scopes", "fleet", "created_by", "owner", "replaces",
+            "created_at", "expires_at", "revoked_at", "last_used_at",
         )  # fmt: skip
 
 
@@ -398,6 +449,28 @@ class IssuedTokenSerializer(TokenSerializer):
 
     def get_secret(self, token: ApiToken) -> str:
         return self.context["secret"]
+
+
+class TokenRotateSerializer(Strict):
+    grace_s = serializers.IntegerField(
+        default=86_400,
+        min_value=0,
+        max_value=2_592_000,
+        help_text="So long the old secret stays good.",
+    )
+    reason = serializers.CharField(**EMPTY_REASON)
+
+
+class MeSerializer(serializers.Serializer):
+    """Whoever asks: a person, or a token and the person behind it."""
+
+    name = serializers.CharField()
+    person = serializers.CharField()
+    scopes = serializers.ListField(
+        child=serializers.CharField(), help_text="In every fleet and for the whole site."
+    )
+    fleets = serializers.DictField(child=serializers.ListField(child=serializers.CharField()))
+    expires_at = serializers.DateTimeField(allow_null=True)
 
 
 class TokenIssueSerializer(Strict):

@@ -24,11 +24,13 @@ import redis.asyncio
 from channels.db import database_sync_to_async
 from channels.generic.websocket import AsyncWebsocketConsumer
 from django.conf import settings
-from django.db import DatabaseError
+from django.db import DatabaseError, InterfaceError
 from django.utils import timezone
 from redis.exceptions import RedisError
 
 from routing import announce, cache_epochs, cache_relay, delivery
+from routing.ack_batches import AckBatches
+from routing.acks import AckError, Claim, Override
 from routing.models import Fleet
 from telemetry import tokens
 
@@ -38,6 +40,8 @@ RECHECK_S = 10.0
 SILENT_S = 60.0
 """A router acks every 5 s; one that said nothing for this long is gone."""
 _RETRY_S = 1.0
+
+_AWAY = (DatabaseError, InterfaceError)
 
 REFUSED, GOING_AWAY, POLICY_VIOLATION, FAILED = 4401, 1001, 1008, 1011
 
@@ -57,6 +61,7 @@ class Ack(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     epoch: Number | None = None
     version_running: Number | None = None
     error: str | None = None
+    override: Override | None = None
 
 
 class _Typed(msgspec.Struct):
@@ -133,7 +138,7 @@ class PlanFeed:
     async def _reread(self, fleet: str) -> None:
         try:
             plan = await _in_database(_newest_document, fleet)
-        except (DatabaseError, Fleet.DoesNotExist) as exc:
+        except (*_AWAY, Fleet.DoesNotExist) as exc:
             log.warning("the plan of %s could not be read, it is tried again: %s", fleet, exc)
             return
         self._keep(fleet, plan)
@@ -154,6 +159,7 @@ class PlanConsumer(AsyncWebsocketConsumer):
     """
 
     feed = PlanFeed()
+    acks: AckBatches[Ack] = AckBatches(lambda fleet, acks: _in_database(_record, fleet, acks))
     caches = cache_relay.CacheRelay(
         settings.REDIS_URL, lambda fleet: _in_database(_instances, fleet)
     )
@@ -164,7 +170,12 @@ class PlanConsumer(AsyncWebsocketConsumer):
         query = parse_qs(self.scope["query_string"].decode("latin-1"))
         self.fleet_name = query.get("fleet", [""])[0]
         self.secret = tokens.bearer(headers.get("authorization", ""))
-        if not await self._allowed():
+        try:
+            allowed = await self._allowed()
+        except _AWAY as exc:
+            log.warning("a router of %s has to come again: %s", self.fleet_name, exc)
+            allowed = False
+        if not allowed:
             await self.close(REFUSED)
             return
         self.heard_at_s = time.monotonic()
@@ -186,15 +197,24 @@ class PlanConsumer(AsyncWebsocketConsumer):
         raw = text_data or bytes_data or b""
         try:
             if msgspec.json.decode(raw, type=_Typed).type is None:
-                ack = msgspec.json.decode(raw, type=Ack)
-                await _in_database(_record, self.fleet_name, ack)
+                await self._acked(msgspec.json.decode(raw, type=Ack))
             else:
                 self._pass_on(raw)
-        except (msgspec.DecodeError, delivery.AckError, cache_relay.CacheError) as exc:
+        except (msgspec.DecodeError, AckError, cache_relay.CacheError) as exc:
             if not self.complained:
                 log.warning("a message for %s was not understood: %s", self.fleet_name, exc)
             self.complained = True
             await self.send(json.dumps({"type": "error", "error": str(exc)}))
+
+    async def _acked(self, ack: Ack) -> None:
+        """An ack that cannot be recorded is lost: the next one says all of it again."""
+        release = None
+        with contextlib.suppress(*_AWAY):
+            await self.acks.add(self.fleet_name, ack)
+            if ack.override is not None:
+                release = await _in_database(delivery.to_release, ack.router)
+        if release:
+            await self.send(json.dumps({"type": "release_override", "id": release}))
 
     def _pass_on(self, raw: str | bytes) -> None:
         """What this router says of caches, to the others. Raises CacheError."""
@@ -234,13 +254,20 @@ class PlanConsumer(AsyncWebsocketConsumer):
                     await asyncio.wait_for(self.changed.wait(), check_at_s - time.monotonic())
                 if time.monotonic() < check_at_s:
                     continue
-                if not await self._allowed():
+                if not await self._still_allowed():
                     await self.close(POLICY_VIOLATION)
                     return
                 if time.monotonic() - self.heard_at_s > SILENT_S:
                     await self.close(GOING_AWAY)
                     return
                 check_at_s = time.monotonic() + RECHECK_S
+
+    async def _still_allowed(self) -> bool:
+        """While the database is away nobody can have revoked anything in it."""
+        try:
+            return await self._allowed()
+        except _AWAY:
+            return True
 
     async def _allowed(self) -> bool:
         if not self.secret or not self.fleet_name:
@@ -268,21 +295,19 @@ def _instances(fleet: str) -> cache_epochs.Seen:
     return cache_epochs.look(fleet, now_s=time.time())
 
 
-def _record(fleet: str, ack: Ack) -> None:
+def _record(fleet: str, acks: list[Ack]) -> list[AckError | None]:
+    return delivery.record_acks(
+        Fleet.objects.get(pk=fleet), [_claim(ack) for ack in acks], now=timezone.now()
+    )
+
+
+def _claim(ack: Ack) -> Claim:
     running = (
         None
         if ack.epoch is None or ack.version_running is None
         else (ack.epoch, ack.version_running)
     )
-    delivery.record_ack(
-        fleet=Fleet.objects.get(pk=fleet),
-        router=ack.router,
-        running=running,
-        state=ack.state,
-        error=ack.error,
-        transport="socket",
-        now=timezone.now(),
-    )
+    return Claim(ack.router, running, ack.state, ack.error, "socket", ack.override)
 
 
 def _order(plan: dict[str, Any] | None) -> tuple[int, int]:

@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import datetime
 import logging
+import threading
 
 from celery import shared_task
 from django.conf import settings
 from django.utils import timezone
 from kombu.exceptions import OperationalError
 
-from routing import backtest_work, backtests, delivery, rebalance_driver, scheduler
+from routing import (
+    backtest_work,
+    backtests,
+    delivery,
+    effect_checks,
+    managed_work,
+    rebalance_driver,
+    scheduler,
+)
+from routing.alone import alone
 from routing.models import Fleet
 
 TICKS_KEPT = datetime.timedelta(days=3)
@@ -20,6 +30,10 @@ ROUTERS_KEPT = datetime.timedelta(hours=24)
 TWIN_PROCESSES = 2
 """Of the worker of queue `twin`, as `manage.py up` starts it."""
 SWEEP_S = 5.0
+
+_RECONCILED = (delivery.expire, effect_checks.check_due, managed_work.reconcile)
+"""Routers last: they may take long."""
+_DRIVES, _RECONCILES = threading.Lock(), threading.Lock()
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +51,20 @@ def tick() -> None:
 @shared_task(name="routing.rebalance")
 def rebalance() -> None:
     """Take every rebalance under way as far as it goes now."""
-    rebalance_driver.drive(timezone.now)
+    with alone(_DRIVES) as mine:
+        if mine:
+            rebalance_driver.drive(timezone.now)
+
+
+@shared_task(name="routing.reconcile")
+def reconcile() -> None:
+    """One cycle over what was sent: routers of other makes, late deliveries, effects of plans."""
+    with alone(_RECONCILES) as mine:
+        for part in _RECONCILED if mine else ():
+            try:
+                part(timezone.now)
+            except Exception:
+                log.exception("%s failed and is tried again", part.__name__)
 
 
 @shared_task(name="routing.backtest")

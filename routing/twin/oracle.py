@@ -363,7 +363,7 @@ class _Search:
         cluster = self._cluster(name)
         return (
             self._run.params.roles_mode == "auto"
-            and bool(cluster.control_urls)
+            and bool(cluster.routers)
             and not (cluster.pinned or cluster.drained)
         )
 

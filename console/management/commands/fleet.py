@@ -11,6 +11,7 @@ from django.core.management.base import BaseCommand, CommandError
 from django.utils import timezone
 
 from routing import audit, fleets
+from routing.approvals.asking import Proposed
 from routing.commands import MODES, Refused
 from routing.models import Fleet
 
@@ -41,6 +42,8 @@ class Command(BaseCommand):
             )
         except Refused as exc:
             raise CommandError(_one_line(options["file"], exc), returncode=2) from None
+        except Proposed as exc:
+            raise CommandError(f"nothing has changed yet: {exc}", returncode=3) from None
         self._write(_values(fleet), as_json=options["json"])
 
     def _list(self, *, as_json: bool) -> None:

@@ -17,8 +17,10 @@ from django.core.management import call_command
 from django.core.management.base import BaseCommand
 from django.utils import timezone
 
-from routing import commands, fleets, scheduler
+from routing import commands, fleets, scheduler, token_commands
+from routing.approvals.asking import Proposed
 from routing.models import Fleet
+from routing.rights import ROLES
 from telemetry import partitions, tokens
 
 _DEMO_TOKENS = {"agent": "ingest", "gate": "router"}
@@ -39,7 +41,7 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         call_command("migrate", verbosity=0, interactive=False)
         partitions.ensure(timezone.now())
-        for name in ("viewer", "operator"):
+        for name in ROLES:
             Group.objects.get_or_create(name=name)
         prepared: dict[str, Any] = {"admin": _first_admin(), "tokens": {}}
         if options["demo_scenario"]:
@@ -68,7 +70,10 @@ def _demo_fleet(scenario: Path, mode: str, knobs: dict[str, Any]) -> None:
     """The demo's fleet; its knobs only when it is new, later they are the operator's."""
     known = set(Fleet.objects.values_list("pk", flat=True))
     now = timezone.now()
-    fleet = fleets.apply_file(scenario, mode=mode, actor="system", via="command", now=now)
+    try:
+        fleet = fleets.apply_file(scenario, mode=mode, actor="system", via="command", now=now)
+    except Proposed:
+        return  # it starts as it was; what the options change waits for a second person
     if fleet.pk not in known:
         commands.set_policy(
             fleet=fleet.pk,
@@ -89,7 +94,7 @@ def _demo_tokens(folder: Path) -> dict[str, str]:
     now = timezone.now()
     for name, scope in _DEMO_TOKENS.items():
         if name not in known or tokens.verify(known[name], scope, None, now) is None:
-            _, known[name] = commands.issue_token(
+            _, known[name] = token_commands.issue_token(
                 name=f"demo {name}",
                 scopes=[scope],
                 fleet="",

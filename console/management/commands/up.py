@@ -184,9 +184,10 @@ def _console_programs(
             "5",
         ),
     )
+    # One for rebalances and one for routers, which may wait long; the others are for the ticks.
     worker = (
         *(python, "-m", "celery", "-A", "console", "--quiet", "worker", "--pool", "threads"),
-        *("--concurrency", "2", "--loglevel", "warning", "--without-gossip", "--without-mingle"),
+        *("--concurrency", "4", "--loglevel", "warning", "--without-gossip", "--without-mingle"),
     )
     # Nice: what backtests compute is never worth a late tick or a late sample.
     twin = (

@@ -1,0 +1,1 @@
+"""The command line: `python -m console.cli`, without Django (docs/cli.md)."""

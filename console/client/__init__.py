@@ -1,0 +1,1 @@
+"""A client of the console's REST API, without Django (docs/cli.md)."""

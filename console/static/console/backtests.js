@@ -4,7 +4,9 @@
 import { token } from "./charts.js";
 import { setText } from "./dom.js";
 import * as f from "./format.js";
+import { _ } from "./i18n.js";
 import { refresh } from "./refresh.js";
+import { addStillMenu } from "./still_menu.js";
 
 const CONFIG = { displayModeBar: false, responsive: true, doubleClick: "reset", showTips: false };
 const LEAST_MS = 1500;
@@ -85,7 +87,7 @@ function layout(axis, shapes) {
       font: { color: token("text"), size: 12 } },
     shapes,
     xaxis: { ...line, rangemode: "tozero", nticks: 7, hoverformat: ".1f",
-      title: { text: "minutes since the start", standoff: 4 }, zeroline: false },
+      title: { text: _("minutes since the start"), standoff: 4 }, zeroline: false },
     yaxis: { ...line, rangemode: "tozero", nticks: 5, fixedrange: true, ...axis },
   };
 }
@@ -112,7 +114,7 @@ function draw(results) {
 
 function drawOne(results, id, column, liveColumn, axis, hover) {
   const node = byId(id);
-  const liveName = id === "chart-goodput" ? "live demand" : "live";
+  const liveName = id === "chart-goodput" ? _("live demand") : _("live");
   const lines = traces(results, column, liveColumn, hover, liveName);
   const known = lines.some(({ y }) => y.some((v) => v !== null));
   if (!known) {
@@ -133,12 +135,14 @@ function drawOne(results, id, column, liveColumn, axis, hover) {
 }
 
 function empty(results, id) {
-  if (results.state === "queued") return "Waiting for a worker.";
+  if (results.state === "queued") return _("Waiting for a worker.");
   if (id === "chart-t" && page.policies.some(({ policy }) => results.series[policy])) {
-    return "No policy that was simulated so far has a threshold.";
+    return _("No policy that was simulated so far has a threshold.");
   }
-  if (["running", "cancelling"].includes(results.state)) return "The first minutes are being simulated.";
-  return "Nothing was measured.";
+  if (["running", "cancelling"].includes(results.state)) {
+    return _("The first minutes are being simulated.");
+  }
+  return _("Nothing was measured.");
 }
 
 function say(node, text) {
@@ -153,10 +157,12 @@ function say(node, text) {
 function showLegend(results) {
   const items = page.policies.slice(0, MOST_LINES).map(({ policy, name }) => {
     const n = results.series[policy]?.n_seeds ?? 0;
-    return [name, look.get(policy), `${n} seed${n === 1 ? "" : "s"}`];
+    return [name, look.get(policy), n === 1 ? _("%s seed", n) : _("%s seeds", n)];
   });
-  if (results.live) items.push(["live (beside goodput: its demand)", ["muted", "dot"], ""]);
-  if (page.slo_ttft_s) items.push([`SLO, first token ${f.duration(page.slo_ttft_s)}`, ["bad", "dot"], ""]);
+  if (results.live) items.push([_("live (beside goodput: its demand)"), ["muted", "dot"], ""]);
+  if (page.slo_ttft_s) {
+    items.push([_("SLO, first token %s", f.duration(page.slo_ttft_s)), ["bad", "dot"], ""]);
+  }
   const legend = byId("backtest-legend");
   if (legend.childElementCount !== items.length) {
     legend.replaceChildren(...items.map(([name, [hue, dash]]) => {
@@ -205,9 +211,9 @@ for (const button of document.querySelectorAll("[data-copy]")) {
     from.select();
     try {
       await navigator.clipboard.writeText(from.value);
-      setText(button, "Copied");
+      setText(button, _("Copied"));
     } catch {
-      setText(button, "Selected: press Ctrl+C");
+      setText(button, _("Selected: press Ctrl+C"));
     }
   });
 }
@@ -217,6 +223,8 @@ for (const id of ["t-cluster", "link-name"]) {
 }
 document.addEventListener("themechange", () => shown && draw(shown));
 document.addEventListener("regions", paintSwatches);
+
+for (const [id] of CHARTS) addStillMenu(byId(id), { call: () => page.api });
 
 paintSwatches();
 draw(page.results);

@@ -1,9 +1,11 @@
-// The fleet page's tables: cells of the rows in view follow the live frames.
+// Tables of instances, links, agents and gates, and the heads of their own pages: cells of what is
+// in view follow the live frames.
 
 import { serverNow } from "./clock.js";
 import { setState, setText } from "./dom.js";
 import * as f from "./format.js";
 import { showGates } from "./gates.js";
+import { _ } from "./i18n.js";
 import { judged } from "./links.js";
 import { live } from "./live.js";
 import { unread } from "./readings.js";
@@ -26,7 +28,7 @@ function showRows(selector, key, readings, columns) {
   }
 }
 
-function showRow(row, reading, columns, freshState = ["good", "fresh"]) {
+function showRow(row, reading, columns, freshState = ["good", _("fresh")]) {
   const silent = serverNow() - reading.received_s > STALE_S;
   const known = !silent && reading.state === "ok";
   row.classList.toggle("aside", !known);
@@ -35,9 +37,9 @@ function showRow(row, reading, columns, freshState = ["good", "fresh"]) {
     setText(row.querySelector(`[data-cell="${field}"]`), write(value), { title: f.exact(value) });
   }
   const state = row.querySelector('[data-cell="state"]');
-  if (silent) setState(state, "warn", `silent since ${f.clock(reading.received_s)}`);
+  if (silent) setState(state, "warn", _("silent since %s", f.clock(reading.received_s)));
   else if (!known) setState(state, ...unread(reading));
-  else if (reading.down_since_s != null) setState(state, "bad", "down");
+  else if (reading.down_since_s != null) setState(state, "bad", _("down"));
   else setState(state, ...freshState);
   const age = row.querySelector('[data-cell="age"] time');
   if (age) {
@@ -48,19 +50,21 @@ function showRow(row, reading, columns, freshState = ["good", "fresh"]) {
 
 // A fresh reading says nothing of congestion: the state of a link is what the loop found.
 function showLinks({ loop, links }) {
-  for (const row of document.querySelectorAll("tr[data-link]")) {
+  for (const row of document.querySelectorAll("[data-link]")) {
     const id = row.dataset.link;
     const found = judged(loop, id);
     const reading = links[id];
-    const state = found ? [found.tone, found.words] : ["off", "not judged yet"];
+    const state = found ? [found.tone, found.words] : ["off", _("not judged yet")];
     if (reading) showRow(row, reading, LINK, state);
     if (reading) showPath(row.querySelector('[data-cell="path"]'), reading);
     if (found) showFound(row, found, reading);
+    else row.querySelector('[data-cell="since"]')?.setAttribute("hidden", "");
   }
 }
 
 // A link that carries on fewer ports than it has is no trouble of the traffic yet.
 function showPath(cell, reading) {
+  if (!cell) return;
   const trouble = isRead(reading) ? reading.path_trouble : "";
   cell.hidden = !trouble;
   if (trouble) setState(cell, "warn", trouble);
@@ -68,7 +72,7 @@ function showPath(cell, reading) {
 
 // What follows from a state is rendered by the server: asked for again when it is another one.
 function showFound(row, found, reading) {
-  if (row.dataset.judged !== `${found.label} ${found.breaker}`) refresh("sources");
+  if (row.dataset.judged !== `${found.label} ${found.breaker}`) refresh("sources", "judged");
   const same = row.dataset.judged.startsWith(`${found.label} `);
   const since = row.querySelector('[data-cell="since"]');
   if (since) since.hidden = !same || found.old || !isRead(reading);
@@ -87,7 +91,8 @@ function showRole(row, reading) {
   setText(row.querySelector('[data-cell="role"]'), reading.role, { flash: true });
   const hue = reading.role === "decode" ? "decode"
     : row.dataset.kind === "prefill" ? "remote" : "local";
-  row.querySelector(".swatch").className = `swatch ${hue}`;
+  const swatch = row.querySelector(".swatch");
+  if (swatch) swatch.className = `swatch ${hue}`;
 }
 
 function showReported({ pools, at_s: atS }) {
@@ -99,7 +104,7 @@ function showReported({ pools, at_s: atS }) {
     const nUnread = mine.reduce((sum, [, pool]) => sum + pool.n, 0) - nRead;
     setText(row.querySelector('[data-cell="reported"]'),
       (nRead ? `${n("prefill")}/${n("decode")}` : f.NONE)
-        + (nUnread ? `, ${nUnread} not read` : ""), { flash: true });
+        + (nUnread ? _(", %s not read", nUnread) : ""), { flash: true });
   }
 }
 
@@ -121,7 +126,7 @@ const shown = (key) => [...onScreen].map((row) => row.dataset[key]).filter(Boole
 function watchRows() {
   observer.disconnect();
   onScreen.clear();
-  for (const row of document.querySelectorAll("tr[data-instance], tr[data-agent]")) {
+  for (const row of document.querySelectorAll("[data-instance], [data-agent]")) {
     observer.observe(row);
   }
 }
@@ -129,14 +134,14 @@ function watchRows() {
 function show() {
   const { frame } = live;
   if (!frame) return;
-  for (const row of document.querySelectorAll("tr[data-instance]")) {
+  for (const row of document.querySelectorAll("[data-instance]")) {
     const reading = frame.instances[row.dataset.instance];
     if (reading) showRole(row, reading);
   }
   showReported(frame);
-  showRows("tr[data-instance]", "instance", frame.instances, INSTANCE);
+  showRows("[data-instance]", "instance", frame.instances, INSTANCE);
   showLinks(frame);
-  showRows("tr[data-agent]", "agent", Object.fromEntries(Object.entries(frame.agents).map(
+  showRows("[data-agent]", "agent", Object.fromEntries(Object.entries(frame.agents).map(
     ([name, agent]) => [name, { ...agent, state: "ok" }])), {});
   showGates(frame.routers, (atS) => serverNow() - atS <= STALE_S);
 }

@@ -1,6 +1,8 @@
 // How numbers are written for people: the same rules as console/figures.py, tested on one table.
 // null or NaN means "not measured" and is written as a dash, never as zero.
 
+import { _ } from "./i18n.js";
+
 export const NONE = "–";
 
 const SUFFIXES = [[1e9, "G"], [1e6, "M"], [1e3, "K"]];
@@ -34,7 +36,7 @@ function plain(text) {
 }
 
 export function exact(value) {
-  if (missing(value)) return "not measured";
+  if (missing(value)) return _("not measured");
   return value.toLocaleString("en-GB", { maximumFractionDigits: 6 });
 }
 
@@ -88,26 +90,65 @@ function long(seconds) {
 }
 
 export function age(seconds) {
-  if (missing(seconds)) return "never";
+  if (missing(seconds)) return _("never");
   const whole = Math.floor(Math.max(seconds, 0));
-  if (whole === 0) return "now";
-  for (const [limit, scale, unit] of [[60, 1, "s"], [3600, 60, "min"], [86400, 3600, "h"]]) {
-    if (whole < limit) return `${Math.floor(whole / scale)} ${unit} ago`;
-  }
-  return `${Math.floor(whole / 86400)} d ago`;
+  if (whole === 0) return _("now");
+  if (whole < 60) return _("%s s ago", whole);
+  if (whole < 3600) return _("%s min ago", Math.floor(whole / 60));
+  if (whole < 86400) return _("%s h ago", Math.floor(whole / 3600));
+  return _("%s d ago", Math.floor(whole / 86400));
+}
+
+// Moments are told in the zone the page was made for (console/zones.py): UTC, or the reader's own.
+const ZONE = globalThis.document?.documentElement.dataset.zone ?? "UTC";
+const wall = ZONE === "UTC" ? null : new Intl.DateTimeFormat("en-GB", { timeZone: ZONE,
+  hourCycle: "h23", year: "numeric", month: "numeric", day: "numeric", hour: "numeric",
+  minute: "numeric", second: "numeric" });
+
+// Seconds that clocks of the page's zone are ahead of UTC at a moment.
+export function offsetS(atSeconds) {
+  if (!wall) return 0;
+  const at = Object.fromEntries(wall.formatToParts(atSeconds * 1000)
+    .map(({ type, value }) => [type, Number(value)]));
+  const shown = Date.UTC(at.year, at.month - 1, at.day, at.hour, at.minute, at.second) / 1000;
+  return shown - Math.floor(atSeconds);
+}
+
+// `UTC`, `UTC+9`, `UTC-3:30`: as console/figures.py.
+export function zoneName(atSeconds) {
+  const minutes = Math.round(offsetS(atSeconds) / 60);
+  if (minutes === 0) return "UTC";
+  const rest = Math.abs(minutes) % 60;
+  const hours = Math.floor(Math.abs(minutes) / 60);
+  return `UTC${minutes < 0 ? "-" : "+"}${hours}${rest ? `:${two(rest)}` : ""}`;
 }
 
 const two = (n) => String(n).padStart(2, "0");
+const local = (atSeconds) => new Date((atSeconds + offsetS(atSeconds)) * 1000);
 
 export function clock(atSeconds) {
   if (missing(atSeconds)) return NONE;
-  const d = new Date(atSeconds * 1000);
+  const d = local(atSeconds);
   return `${two(d.getUTCHours())}:${two(d.getUTCMinutes())}:${two(d.getUTCSeconds())}`;
 }
 
+// The clock with its zone, where no other figure says which zone that is.
+export function moment(atSeconds) {
+  return missing(atSeconds) ? NONE : `${clock(atSeconds)} ${zoneName(atSeconds)}`;
+}
+
 export function stamp(atSeconds) {
-  if (missing(atSeconds)) return NONE;
-  const d = new Date(atSeconds * 1000);
-  const day = `${d.getUTCFullYear()}-${two(d.getUTCMonth() + 1)}-${two(d.getUTCDate())}`;
-  return `${day} ${clock(atSeconds)} UTC`;
+  return missing(atSeconds) ? NONE
+    : `${fieldValue(atSeconds).replace("T", " ")} ${zoneName(atSeconds)}`;
+}
+
+// A moment as <input type="datetime-local"> holds it, in the page's zone, and back again.
+export function fieldValue(atSeconds) {
+  return local(atSeconds).toISOString().slice(0, 19);
+}
+
+export function ofField(value) {
+  const asUtc = Date.parse(`${value}Z`) / 1000;
+  // The offset that holds there, found from the one that would hold if it were UTC.
+  return asUtc - offsetS(asUtc - offsetS(asUtc));
 }

@@ -3,7 +3,8 @@
 import "./chrome.js";
 import { serverNow } from "./clock.js";
 import { element, icon, setState } from "./dom.js";
-import { age, clock } from "./format.js";
+import { age, clock, moment } from "./format.js";
+import { _, n_ } from "./i18n.js";
 import { live } from "./live.js";
 import "./missing.js";
 import { refresh } from "./refresh.js";
@@ -30,26 +31,26 @@ function showTruth() {
 
 function showLoop(loop, now) {
   const node = document.getElementById("truth-loop");
-  if (!loop) setState(node, "off", "loop has not run yet");
+  if (!loop) setState(node, "off", _("loop has not run yet"));
   else if (loop.at_s - now > CLOCK_AHEAD_S) {
-    setState(node, "warn", `clock set back, last tick ${clock(loop.at_s)}`);
+    setState(node, "warn", _("clock set back, last tick %s", clock(loop.at_s)));
   } else if (now - loop.at_s > LOOP_STALE_S) {
-    setState(node, "warn", `loop silent since ${clock(loop.at_s)}`);
-  } else setState(node, "good", `loop ${age(now - loop.at_s)}`);
+    setState(node, "warn", _("loop silent since %s", clock(loop.at_s)));
+  } else setState(node, "good", _("loop %s", age(now - loop.at_s)));
 }
 
 function showAgents(agents, now) {
   const node = document.getElementById("truth-agents");
   if (agents.length === 0) {
-    setState(node, "off", "no agents");
+    setState(node, "off", _("no agents"));
     return;
   }
   const silent = agents.filter(([, agent]) => now - agent.received_s > STALE_S);
-  const fresh = `${agents.length - silent.length}/${agents.length} agents fresh`;
+  const fresh = _("%1/%2 agents fresh", agents.length - silent.length, agents.length);
   if (silent.length === 0) setState(node, "good", fresh);
   else {
     const since = Math.min(...silent.map(([, agent]) => agent.received_s));
-    setState(node, "warn", `${fresh}, silent since ${clock(since)}`);
+    setState(node, "warn", _("%1, silent since %2", fresh, clock(since)));
   }
 }
 
@@ -57,44 +58,44 @@ function showAgents(agents, now) {
 function showCounted({ agents, agents_silent: nSilent, agents_silent_since_s: since }, atS, now) {
   const node = document.getElementById("truth-agents");
   const old = now - atS > STALE_S;
-  const fresh = `${old ? 0 : agents - nSilent}/${agents} agents fresh`;
+  const fresh = _("%1/%2 agents fresh", old ? 0 : agents - nSilent, agents);
   if (!old && nSilent === 0) setState(node, "good", fresh);
-  else setState(node, "warn", `${fresh}, silent since ${clock(since ?? atS)}`);
+  else setState(node, "warn", _("%1, silent since %2", fresh, clock(since ?? atS)));
 }
 
 function showGates(routers, plan, now) {
   const node = document.getElementById("truth-gates");
   if (routers.length === 0) {
-    setState(node, "off", "no gates");
+    setState(node, "off", _("no gates"));
     return;
   }
   const silent = routers.filter(([, router]) => now - router.received_s > STALE_S);
   if (!plan) {
-    setState(node, "off", `${routers.length} gates, no plan yet`);
+    setState(node, "off", n_("%s gate, no plan yet", "%s gates, no plan yet", routers.length));
     return;
   }
   const running = routers.filter(([, router]) =>
     router.plan_version === plan.version && router.plan_epoch === plan.epoch
     && now - router.received_s <= STALE_S);
-  const words = `${running.length}/${routers.length} gates on v${plan.version}`;
+  const words = _("%1/%2 gates on v%3", running.length, routers.length, plan.version);
   if (running.length === routers.length) setState(node, "good", words);
   else if (silent.length > 0) {
     const since = Math.min(...silent.map(([, router]) => router.received_s));
-    setState(node, "warn", `${words}, silent since ${clock(since)}`);
+    setState(node, "warn", _("%1, silent since %2", words, clock(since)));
   } else setState(node, "warn", words);
 }
 
 function showSocket() {
   const node = document.getElementById("truth-socket");
   const words = {
-    connecting: ["off", "socket connecting"],
-    live: ["good", "socket ok"],
-    polling: ["warn", "socket away, polling"],
-    down: ["warn", `socket down since ${clock(live.heardS)}`],
-    "signed-out": ["bad", "signed out"],
+    connecting: ["off", _("socket connecting")],
+    live: ["good", _("socket ok")],
+    polling: ["warn", _("socket away, polling")],
+    down: ["warn", _("socket down since %s", clock(live.heardS))],
+    "signed-out": ["bad", _("signed out")],
   }[live.state];
   if (live.silent && live.state !== "signed-out") {
-    setState(node, "warn", `socket silent since ${clock(live.heardS)}`);
+    setState(node, "warn", _("socket silent since %s", clock(live.heardS)));
   } else setState(node, ...words);
 }
 
@@ -103,16 +104,16 @@ function showBanner() {
   const show = live.silent || signedOut;
   banner.hidden = !show;
   if (!show) return;
-  const since = clock(live.heardS);
-  const says = signedOut ? `Signed out; data from ${since} UTC.` : `No data since ${since} UTC.`;
+  const since = moment(live.heardS);
+  const says = signedOut ? _("Signed out; data from %s.", since) : _("No data since %s.", since);
   if (banner.dataset.says === says) return;
   banner.dataset.says = says;
-  const more = signedOut ? "" : " Reconnecting; gates keep routing by the plan they run.";
+  const more = signedOut ? "" : _("Reconnecting; gates keep routing by the plan they run.");
   banner.replaceChildren(icon("warn"), says, element("span", { class: "wide" }, more));
   if (signedOut) {
     const link = document.createElement("a");
     link.href = `/login/?next=${encodeURIComponent(location.pathname + location.search)}`;
-    link.textContent = "Sign in";
+    link.textContent = _("Sign in");
     banner.append(" ", link);
   }
 }
@@ -131,6 +132,8 @@ live.addEventListener("frame", ({ detail: { frame, gap } }) => {
   if (frame.counts.agents > 0) refresh("no-agents");
   if (gap || modeChanged || types.has("policy")) refresh("mode", "policy", "holds");
   if (gap || types.has("rebalance")) refresh("rebalance", "delivery");
+  if (gap || types.has("alert")) refresh("incidents", "incident");
+  if (gap || types.has("router") || types.has("delivery")) refresh("routers", "truth-link");
   if (gap || types.has("decision") || types.has("delivery")) {
     refresh("recent", "page-data", "gates", "timeline", "delivery", "policy", "rebalance");
   }
@@ -138,6 +141,6 @@ live.addEventListener("frame", ({ detail: { frame, gap } }) => {
 
 setInterval(showTruth, 1000);
 // What gates run and who is silent is judged by the server: asked again while somebody looks.
-setInterval(() => document.hidden || live.silent || refresh("gates", "sources", "rebalance"),
-  REFRESH_MS);
+setInterval(() => document.hidden || live.silent
+  || refresh("gates", "sources", "rebalance", "routers", "truth-link", "findings-now"), REFRESH_MS);
 live.start();

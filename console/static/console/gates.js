@@ -2,6 +2,7 @@
 
 import { setState, setText } from "./dom.js";
 import * as f from "./format.js";
+import { _ } from "./i18n.js";
 import { refresh } from "./refresh.js";
 
 // `fresh(atS)` tells whether a reading still counts.
@@ -31,7 +32,7 @@ function silence(row, gate, fresh) {
   if (!gate) return;
   if (!fresh(gate.received_s)) {
     row.dataset.silent = "";
-    setState(row, "warn", `silent since ${f.clock(gate.received_s)}`);
+    setState(row, "warn", _("silent since %s", f.clock(gate.received_s)));
   } else if ("silent" in row.dataset) {
     delete row.dataset.silent;
     refresh("gates");
@@ -42,5 +43,5 @@ function upstreams(up) {
   const sides = Object.keys(up);
   const down = sides.filter((side) => !up[side]);
   if (sides.length === 0) return f.NONE;
-  return down.length ? `down: ${down.join(", ")}` : `${sides.length} up`;
+  return down.length ? _("down: %s", down.join(", ")) : _("%s up", sides.length);
 }

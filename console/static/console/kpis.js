@@ -1,10 +1,13 @@
-// The strip of figures: throughput, threshold, remote share, the busiest link, time to first token.
+// The strip of figures: throughput, threshold, remote share, the busiest link, time to first token;
+// each leads to where it comes from.
 
 import { serverNow } from "./clock.js";
 import { element, setText } from "./dom.js";
 import * as f from "./format.js";
+import { _, n_ } from "./i18n.js";
 import { trouble } from "./links.js";
 import { arrow, fresh, page } from "./page.js";
+import { decisionPage, decisionsPage, linkPage, linksPage, signalPage, tickPage } from "./places.js";
 
 const sum = (values) => values.reduce((a, b) => a + b, 0);
 
@@ -16,8 +19,9 @@ export function showKpis(frame) {
   showTtft(frame);
 }
 
-// `figure` is "number unit"; `atS` when it was measured; `bar` and `mark` are shares of the bar.
-function kpi(name, { figure, label = null, part = "", under, title = "", atS = null, bar = null,
+// `figure` is "number unit"; `atS` when it was measured; `bar` and `mark` are shares of the bar;
+// `href` is its evidence.
+function kpi(name, { figure, href, label = null, part = "", under, title = "", atS = null, bar = null,
   mark = null, overAt = 1, flash = false, alarm = false }) {
   const node = document.getElementById(`kpi-${name}`);
   const main = node.querySelector(".figure");
@@ -29,12 +33,14 @@ function kpi(name, { figure, label = null, part = "", under, title = "", atS = n
   setText(main.querySelector(".value"), number, { flash, title });
   setText(main.querySelector(".unit"), unit.length ? ` ${unit.join(" ")}` : "");
   setText(main.querySelector(".part"), part ? ` ${part}` : "");
-  if (label) setText(node.querySelector(".label > span"), label);
+  const evidence = node.querySelector(".label a");
+  if (label) setText(evidence, label);
+  if (href && evidence.getAttribute("href") !== href) evidence.setAttribute("href", href);
   setText(node.querySelector(".under"), under, { title });
   node.classList.toggle("alarm", alarm);
   const stale = atS !== null && !fresh(atS);
   node.classList.toggle("stale", stale);
-  setText(node.querySelector(".age"), stale ? `since ${f.clock(atS)}` : "");
+  setText(node.querySelector(".age"), stale ? _("since %s", f.clock(atS)) : "");
   node.querySelector(".age").classList.toggle("warn", stale);
   const fill = node.querySelector(".bar > i");
   if (!fill || bar === null) return;
@@ -53,10 +59,11 @@ function showThroughput(loop) {
   const most = loop?.current?.lambda_max_rps ?? null;
   kpi("throughput", {
     figure: f.rate(demand),
-    under: demand === null ? "demand not measured yet"
-      : most === null ? "capacity not predicted yet"
-      : `of ${f.rate(most)}, headroom ×${f.significant(loop.current.headroom)}`,
-    title: `Arrivals ${f.exact(demand)} req/s, refused ones too, weighted over 5 minutes`,
+    under: demand === null ? _("demand not measured yet")
+      : most === null ? _("capacity not predicted yet")
+      : _("of %s, headroom ×%s", f.rate(most), f.significant(loop.current.headroom)),
+    title: _("Arrivals %s req/s, refused ones too, weighted over 5 minutes", f.exact(demand)),
+    href: signalPage({ signal: "router.requests_per_s" }),
     atS: loop?.at_s ?? null,
     bar: most ? demand / most : 0,
   });
@@ -64,25 +71,30 @@ function showThroughput(loop) {
 
 function planWords(plan) {
   if (plan.mode === "threshold") return f.tokens(plan.threshold_tokens);
-  return plan.mode === "always_local" ? "all local" : "all remote";
+  return plan.mode === "always_local" ? _("all local") : _("all remote");
 }
 
 function showThreshold(loop) {
   const plans = Object.entries(loop?.plan?.clusters ?? {});
   if (plans.length === 0) {
-    kpi("threshold", { figure: "–", under: "no plan: gates send all local" });
+    kpi("threshold", { figure: "–", under: _("no plan: gates send all local"),
+      href: decisionsPage() });
     return;
   }
   const [[name, plan]] = plans;
   const change = page.changes[name];
   const others = plans.slice(1).map(([pd, p]) => `${pd} ${planWords(p)}`).join(", ");
-  const was = change ? `was ${change.was.replace(/^t /, "")} ${f.age(serverNow() - change.at_s)}`
-    : `since v${loop.plan.version}`;
+  const was = change ? _("was %s %s", change.was.replace(/^t /, ""), f.age(serverNow() - change.at_s))
+    : _("since v%s", loop.plan.version);
+  const { running } = page;
+  const isKnown = running?.version === loop.plan.version && running?.epoch === loop.plan.epoch;
   kpi("threshold", {
     figure: planWords(plan),
     part: plans.length > 1 ? name : "",
     under: others || was,
-    title: plan.mode === "threshold" ? `${f.exact(plan.threshold_tokens)} tokens in ${name}` : name,
+    title: plan.mode === "threshold"
+      ? _("%s tokens in %s", f.exact(plan.threshold_tokens), name) : name,
+    href: isKnown ? decisionPage(running.decision) : decisionsPage(),
     atS: loop.at_s,
     flash: true,
   });
@@ -101,10 +113,11 @@ function showRemote(loop) {
   const demand = loop?.observed.demand_rps ?? null;
   kpi("remote", {
     figure: f.percent(share),
-    under: share === null && predicted === null ? "observed, not measured yet"
-      : `predicted ${f.percent(predicted)}`
+    under: share === null && predicted === null ? _("observed, not measured yet")
+      : _("predicted %s", f.percent(predicted))
         + (share !== null && demand !== null ? `, ${f.rate(share * demand)}` : ""),
-    title: "Share of requests sent to a PrfaaS cluster in the last minute, weighted by demand",
+    title: _("Share of requests sent to a PrfaaS cluster in the last minute, weighted by demand"),
+    href: loop ? tickPage(loop.seq) : decisionsPage(),
     atS: loop?.at_s ?? null,
     bar: share ?? 0,
     mark: predicted,
@@ -114,7 +127,7 @@ function showRemote(loop) {
 function showLink(frame) {
   const read = Object.entries(frame.links).filter(([, link]) => link.tx_gbps !== null);
   if (read.length === 0) {
-    kpi("link", { figure: "–", under: "not read yet" });
+    kpi("link", { figure: "–", under: _("not read yet"), href: linksPage() });
     return;
   }
   const down = read.find(([, link]) => link.down_since_s !== null);
@@ -128,11 +141,12 @@ function showLink(frame) {
   kpi("link", {
     figure: f.significant(link.tx_gbps),
     part: `/ ${f.gbps(link.capacity_gbps)}`,
-    label: `Link ${arrow(id)}`,
+    label: _("Link %s", arrow(id)),
+    href: linkPage(id),
     under: `${found ? `⚠ ${found.words}, ` : ""}${f.percent(link.utilisation_ratio)}, `
-      + `loss ${f.percent(link.retransmit_ratio)}`
-      + (read.length > 1 ? `, busiest of ${read.length}` : ""),
-    title: `${f.exact(link.tx_gbps)} of ${f.exact(link.capacity_gbps)} Gbps`
+      + _("loss %s", f.percent(link.retransmit_ratio))
+      + (read.length > 1 ? _(", busiest of %s", read.length) : ""),
+    title: _("%s of %s Gbps", f.exact(link.tx_gbps), f.exact(link.capacity_gbps))
       + (found ? `, ${found.words}: ${found.signs}` : ""),
     atS: link.received_s,
     bar: link.utilisation_ratio ?? 0,
@@ -142,10 +156,12 @@ function showLink(frame) {
 
 function showDownLink(id, link, nRead) {
   kpi("link", {
-    figure: "down",
-    label: `Link ${arrow(id)}`,
-    under: `⚠ since ${f.clock(link.down_since_s)}${nRead > 1 ? `, one of ${nRead}` : ""}`,
-    title: `${id} says that it has no capacity`,
+    figure: _("down"),
+    label: _("Link %s", arrow(id)),
+    href: linkPage(id),
+    under: `⚠ ${_("since %s", f.clock(link.down_since_s))}`
+      + (nRead > 1 ? _(", one of %s", nRead) : ""),
+    title: _("%s says that it has no capacity", id),
     atS: link.received_s,
     bar: 0,
     alarm: true,
@@ -162,16 +178,20 @@ function showTtft(frame) {
   const gates = Object.entries(frame.routers).filter(([, gate]) => gate.ttft_p50_s !== null);
   const slo = page.slo_ttft_s;
   if (gates.length === 0) {
-    kpi("ttft", { figure: "–", under: `no answers lately, SLO ${f.duration(slo)}` });
+    kpi("ttft", { figure: "–", under: _("no answers lately, SLO %s", f.duration(slo)),
+      href: signalPage({ signal: "router.ttft_seconds" }) });
     return;
   }
-  const [, slowest] = gates.reduce((a, b) => (b[1].ttft_p90_s > a[1].ttft_p90_s ? b : a));
+  const [path, slowest] = gates.reduce((a, b) => (b[1].ttft_p90_s > a[1].ttft_p90_s ? b : a));
   kpi("ttft", {
     figure: more(slowest.ttft_p50_is_above, brief(slowest.ttft_p50_s)),
     part: `P50, ${more(slowest.ttft_p90_is_above, brief(slowest.ttft_p90_s))} P90`,
-    under: `${slowest.ttft_p90_s > slo ? "over its SLO of" : "SLO"} ${f.duration(slo)}` + (gates.length > 1 ? `, slowest of ${gates.length} gates` : ""),
-    title: gates.map(([path, g]) =>
-      `${path}: P50 ${more(g.ttft_p50_is_above, f.duration(g.ttft_p50_s))}, ` +
+    under: (slowest.ttft_p90_s > slo ? _("over its SLO of %s", f.duration(slo))
+      : _("SLO %s", f.duration(slo)))
+      + (gates.length > 1 ? n_(", slowest of %s gate", ", slowest of %s gates", gates.length) : ""),
+    href: signalPage({ signal: "router.ttft_seconds", source: path.split(/\/(.*)/)[1] }),
+    title: gates.map(([name, g]) =>
+      `${name}: P50 ${more(g.ttft_p50_is_above, f.duration(g.ttft_p50_s))}, ` +
       `P90 ${more(g.ttft_p90_is_above, f.duration(g.ttft_p90_s))}`).join("\n"),
     atS: slowest.received_s,
     bar: slowest.ttft_p90_s / slo,

@@ -4,19 +4,21 @@
 import { serverNow } from "./clock.js";
 import { element, icon } from "./dom.js";
 import { clock, duration } from "./format.js";
+import { _ } from "./i18n.js";
 import { live } from "./live.js";
 
 const list = document.getElementById("missing");
 let shown = null;
 
 function words(finding) {
-  const text = element("span", {}, element("strong", {}, finding.what));
+  const { what, effect } = finding.said?.[document.documentElement.lang] ?? finding;
+  const text = element("span", {}, element("strong", {}, what));
   if (finding.since_s !== null) {
     const lasts = duration(Math.max(0, Math.floor(serverNow() - finding.since_s)));
-    text.append(" for ", element("time", { "data-since": finding.since_s }, lasts),
-      ` (since ${clock(finding.since_s)})`);
+    const [before, after] = _("for %1 (since %2)", "\n", clock(finding.since_s)).split("\n");
+    text.append(` ${before}`, element("time", { "data-since": finding.since_s }, lasts), after);
   }
-  text.append(`: ${finding.effect}.`);
+  text.append(`: ${effect}.`);
   return text;
 }
 
@@ -31,7 +33,7 @@ export function showMissing() {
     icon(finding.tone === "bad" ? "bad" : "warn"), words(finding)));
   if (asOf !== null) {
     rows.unshift(element("li", { class: "as-of" }, icon("wait"),
-      element("span", {}, `As last heard at ${clock(asOf)}:`)));
+      element("span", {}, _("As last heard at %s:", clock(asOf)))));
   }
   list.replaceChildren(...rows);
   list.hidden = rows.length === 0;

@@ -1,5 +1,6 @@
 // The onboarding page stays true while somebody looks, and its commands are a click away.
 
+import { _ } from "./i18n.js";
 import { refresh } from "./refresh.js";
 
 const FEW = 500;
@@ -24,12 +25,12 @@ document.addEventListener("click", async ({ target }) => {
   const command = button.closest("figure").querySelector(".command");
   try {
     await navigator.clipboard.writeText(command.textContent);
-    button.textContent = "Copied";
+    button.textContent = _("Copied");
   } catch {
     getSelection().selectAllChildren(command);
-    button.textContent = "Selected";
+    button.textContent = _("Selected");
   }
-  setTimeout(() => { button.textContent = "Copy"; }, SAID_MS);
+  setTimeout(() => { button.textContent = _("Copy"); }, SAID_MS);
 });
 
 document.addEventListener("regions", showCopy);

@@ -7,10 +7,13 @@ import { showKpis } from "./kpis.js";
 import { showLimits } from "./limits.js";
 import { api, live } from "./live.js";
 import { fresh, page, reread } from "./page.js";
-import { append, manyLines, names, plots, series } from "./plots.js";
+import { append, isManyLinks, loadMore, manyLines, names, plots, series } from "./plots.js";
 import { fetchHistory } from "./series.js";
 import { range } from "./time.js";
 import { Topology } from "./topology.js";
+
+const MARKED = new Set(["decision", "policy", "rebalance"]);
+const AGAIN_MS = 15000;
 
 const topology = new Topology(document.getElementById("topology"), page);
 const board = new Board();
@@ -28,9 +31,10 @@ async function loadHistory() {
   if (history) return;
   const [from, to] = range.bounds();
   loadedFor = `${range.name}|${range.pinned}`;
-  history = fetchHistory(api, names, from, to, series.points);
+  history = Promise.all([fetchHistory(api, names, from, to, series.points), loadMore(from, to)]);
   try {
-    series.load(await history, serverNow());
+    const [answer] = await history;
+    series.load(answer, serverNow());
   } catch {
     // The console is away: the banner says so, and coming back asks for history again.
     loadedFor = null;
@@ -53,9 +57,9 @@ live.addEventListener("frame", ({ detail: { frame, gap } }) => {
   if (range.pinned === null) {
     append(frame);
     series.trim(range.bounds()[0] - series.silenceS);
-    board.markAll();
+    board.tick();
   }
-  if (gap || (frame.events ?? []).some((event) => event.type === "decision")) loadHistory();
+  if (gap || (frame.events ?? []).some((event) => MARKED.has(event.type))) loadHistory();
 });
 live.addEventListener("state", () => {
   if (live.frame) show(live.frame);
@@ -67,4 +71,7 @@ document.addEventListener("regions", ({ detail: ids }) => {
 });
 range.addEventListener("change", loadHistory);
 setInterval(() => live.silent && live.frame && show(live.frame), 1000);
+// A ranking of many links is the console's to make: no frame tells it.
+setInterval(() => isManyLinks && !document.hidden && !live.silent && range.pinned === null
+  && loadMore(...range.bounds()).then(() => board.markAll(), () => null), AGAIN_MS);
 loadHistory();

@@ -3,11 +3,14 @@
 
 import { serverNow } from "./clock.js";
 import { setText } from "./dom.js";
-import { clock } from "./format.js";
+import { clock, moment } from "./format.js";
+import { _ } from "./i18n.js";
 import { startCacheBudget } from "./planner_cache.js";
-import { drawAnswer } from "./planner_charts.js";
+import { drawAnswer, TABLES } from "./planner_charts.js";
 import { query, showErrors, startForm } from "./planner_form.js";
 import { showAnswer } from "./planner_show.js";
+import { curlOf } from "./share.js";
+import { addStillMenu } from "./still_menu.js";
 
 const DEBOUNCE_MS = 120;
 const SLOW_MS = 600;
@@ -53,7 +56,7 @@ async function ask() {
     else refuse(response.status, body);
   } catch (error) {
     if (error.name === "AbortError" || mine !== asking) return;
-    dim(`no answer since ${clock(serverNow())}: ${old()}`);
+    dim(_("no answer since %s: %s", clock(serverNow()), old()));
   } finally {
     clearTimeout(slow);
   }
@@ -63,14 +66,14 @@ function show(answer, asked) {
   answered = { answer, asked: asked.toString(), atS: serverNow() };
   showErrors({});
   dim("");
-  setText(state, `for these numbers, computed ${clock(answered.atS)} UTC`);
+  setText(state, _("for these numbers, computed %s", moment(answered.atS)));
   showAnswer(answer, asked);
   drawAnswer(answer);
 }
 
 function refuse(status, body) {
   if (status === 422) showErrors(body.errors);
-  const whys = { 401: "signed out", 422: "not for these numbers" };
+  const whys = { 401: _("signed out"), 422: _("not for these numbers") };
   const why = whys[status] ?? body.error;
   dim(`${why}: ${old()}`);
   if (!answered) setText(document.getElementById("sentence"), refused(body));
@@ -78,20 +81,20 @@ function refuse(status, body) {
 
 function refused({ error, errors = {} }) {
   const [first] = Object.entries(errors);
-  return first ? `Nothing is computed: ${first[0]} ${[first[1]].flat().join(" ")}`
-    : `Nothing is computed: ${error}`;
+  return first ? _("Nothing is computed: %s %s", first[0], [first[1]].flat().join(" "))
+    : _("Nothing is computed: %s", error);
 }
 
 const old = () => (answered
-  ? `shown is the last good answer, of ${clock(answered.atS)} UTC`
-  : "nothing could be computed yet");
+  ? _("shown is the last good answer, of %s", moment(answered.atS))
+  : _("nothing could be computed yet"));
 
-function copyText(what) {
-  if (what === "link") return location.href;
+function address() {
   const asked = query();
-  const address = `${location.origin}${api}${asked.size ? `?${asked}` : ""}`;
-  return `curl -H "Authorization: Bearer $TOKEN" '${address}'`;
+  return `${location.origin}${api}${asked.size ? `?${asked}` : ""}`;
 }
+
+const copyText = (what) => (what === "link" ? location.href : curlOf(address()));
 
 for (const button of document.querySelectorAll("[data-copy]")) {
   button.addEventListener("click", async () => {
@@ -101,14 +104,18 @@ for (const button of document.querySelectorAll("[data-copy]")) {
     try {
       await navigator.clipboard.writeText(text);
       shown.hidden = true;
-      setText(says, "Copied.");
+      setText(says, _("Copied."));
     } catch {
       // Browsers give the clipboard to secure origins only: then to be copied by hand.
       shown.hidden = false;
       setText(shown, text);
-      setText(says, "This browser does not let the page copy:");
+      setText(says, _("This browser does not let the page copy:"));
     }
   });
+}
+
+for (const [id, table] of Object.entries(TABLES)) {
+  addStillMenu(document.getElementById(id), { table: () => table(answered.answer), call: address });
 }
 
 startForm(() => {

@@ -4,6 +4,7 @@
 import { token } from "./charts.js";
 import { setText } from "./dom.js";
 import * as f from "./format.js";
+import { _ } from "./i18n.js";
 import { draw, say, upright } from "./planner_charts.js";
 import { times } from "./planner_words.js";
 
@@ -25,7 +26,7 @@ async function ask() {
   const mine = new AbortController();
   asking = mine;
   answered = null;
-  tell("Counting which prefixes come back.");
+  tell(_("Counting which prefixes come back."));
   const asked = new URLSearchParams({ trace: chosen.value });
   if (cluster) asked.set("cluster", cluster.value);
   try {
@@ -36,12 +37,14 @@ async function ask() {
     if (response.ok) show(body);
     else tell(why(response.status, body));
   } catch (error) {
-    if (error.name !== "AbortError" && mine === asking) tell("No answer. Choose the trace again.");
+    if (error.name !== "AbortError" && mine === asking) {
+      tell(_("No answer. Choose the trace again."));
+    }
   }
 }
 
 function why(status, body) {
-  if (status === 401) return "Signed out: sign in again to see this.";
+  if (status === 401) return _("Signed out: sign in again to see this.");
   const errors = Object.entries(body.errors ?? {});
   return errors.length ? errors.map(([name, texts]) => `${name}: ${texts.join(", ")}`).join("; ")
     : body.error;
@@ -63,8 +66,8 @@ function show(answer) {
 const known = (answer) => answer.holds.filter((each) => each.capacity_tokens !== null);
 const hover = (points) => points.map((each) => [f.tokens(each.capacity_tokens),
   f.tokens(each.mean_uncached_tokens), times(each.headroom)]);
-const HOVER = "%{customdata[0]}: %{y:.1%} served, %{customdata[1]} left to compute, "
-  + "headroom %{customdata[2]}<extra></extra>";
+const HOVER = `${_("%s: %s served, %s left to compute, headroom %s", "%{customdata[0]}", "%{y:.1%}",
+  "%{customdata[1]}", "%{customdata[2]}")}<extra></extra>`;
 
 function curve(answer) {
   const { points, unbounded, cluster: seenFrom } = answer;
@@ -80,9 +83,9 @@ function curve(answer) {
       marker: { symbol: "circle-open", size: 12, color: token("text"), line: { width: 2 } } },
   ], {
     xaxis: { type: "log", tickmode: "array", tickvals: TICKS, ticktext: TICKS.map(f.significant),
-      tickangle: 0, title: { text: "prefix cache of the cluster, tokens", standoff: 4 } },
+      tickangle: 0, title: { text: _("prefix cache of the cluster, tokens"), standoff: 4 } },
     yaxis: { tickformat: ".0%", nticks: 5, rangemode: "tozero",
-      title: { text: "prompt tokens served", standoff: 4 } },
+      title: { text: _("prompt tokens served"), standoff: 4 } },
     shapes: [{ type: "line", xref: "paper", x0: 0, x1: 1, y0: unbounded.hit_ratio,
       y1: unbounded.hit_ratio, line: { color: token("muted"), width: 1, dash: "dot" } },
     ...marks.filter((each) => each.cluster === seenFrom).map((each) =>
@@ -91,37 +94,43 @@ function curve(answer) {
 }
 
 function sentence({ cluster: seenFrom, holds, unbounded, enough, headroom }) {
-  if (unbounded.hit_ratio === 0) return "No prefix of this trace comes back: no cache saves any.";
-  const whole = `a cache that forgets nothing (${f.tokens(unbounded.capacity_tokens)}) would serve `
-    + f.percent(unbounded.hit_ratio);
-  const most = `${f.tokens(enough.capacity_tokens)} serve ${f.percent(enough.hit_ratio)}, which `
-    + `makes headroom ${times(enough.headroom)}`;
+  if (unbounded.hit_ratio === 0) {
+    return _("No prefix of this trace comes back: no cache saves any.");
+  }
+  const whole = _("a cache that forgets nothing (%s) would serve %s",
+    f.tokens(unbounded.capacity_tokens), f.percent(unbounded.hit_ratio));
+  const most = _("%s serve %s, which makes headroom %s", f.tokens(enough.capacity_tokens),
+    f.percent(enough.hit_ratio), times(enough.headroom));
   const here = holds.find((each) => each.cluster === seenFrom);
   if (here.capacity_tokens === null) {
-    return `Of the prompt tokens, ${whole}; ${most}, where without any cache it is `
-      + `${times(headroom)}.`;
+    return _("Of the prompt tokens, %s; %s, where without any cache it is %s.", whole, most,
+      times(headroom));
   }
-  const now = `${seenFrom} holds ${f.tokens(here.capacity_tokens)} and serves `
-    + `${f.percent(here.hit_ratio)} of the prompt tokens; ${whole}.`;
+  const now = _("%s holds %s and serves %s of the prompt tokens; %s.", seenFrom,
+    f.tokens(here.capacity_tokens), f.percent(here.hit_ratio), whole);
   return here.capacity_tokens >= enough.capacity_tokens
-    ? `${now} More memory for prefixes would save little: ${f.tokens(enough.capacity_tokens)} `
-      + `already serve ${f.percent(enough.hit_ratio)}.`
-    : `${now} ${most}, where now it is ${times(headroom)}.`;
+    ? `${now} ${_("More memory for prefixes would save little: %s already serve %s.",
+      f.tokens(enough.capacity_tokens), f.percent(enough.hit_ratio))}`
+    : `${now} ${_("%s, where now it is %s.", most, times(headroom))}`;
 }
 
 function note(answer) {
   const { trace, exact_state: exact, lengths_basis: basis, holds, cluster: seenFrom } = answer;
   const { profile } = holds.find((each) => each.cluster === seenFrom);
   const cut = trace.n_used < trace.n_requests
-    ? ` of the first ${f.significant(trace.n_used)}, of ${f.significant(trace.n_requests)}` : "";
-  const counted = `Counted over the last ${f.significant(trace.n_counted)} requests${cut}, after `
-    + "the ones before filled the cache; in order, without waiting; full blocks, least recently "
-    + `used out first${exact ? ", linear state at exactly a prompt's length" : ""}.`;
+    ? _("Counted over the last %s requests of the first %s, of %s, after the ones before filled "
+      + "the cache; in order, without waiting; full blocks, least recently used out first.",
+      f.significant(trace.n_counted), f.significant(trace.n_used),
+      f.significant(trace.n_requests))
+    : _("Counted over the last %s requests, after the ones before filled the cache; in order, "
+      + "without waiting; full blocks, least recently used out first.",
+      f.significant(trace.n_counted));
+  const counted = exact ? `${cut} ${_("Linear state counts at exactly a prompt's length.")}` : cut;
   const size = basis === "present"
-    ? `Running requests need some of ${seenFrom}'s tokens too. The scenario's lengths are taken `
-      + "for what its size leaves uncached."
-    : `Profile ${profile} has no kv_capacity_tokens, so nobody knows what ${seenFrom} holds: the `
-      + "scenario's lengths are taken for whole prompts.";
+    ? _("Running requests need some of %s's tokens too. The scenario's lengths are taken for "
+      + "what its size leaves uncached.", seenFrom)
+    : _("Profile %s has no kv_capacity_tokens, so nobody knows what %s holds: the scenario's "
+      + "lengths are taken for whole prompts.", profile, seenFrom);
   return `${counted} ${size}`;
 }
 

@@ -4,6 +4,7 @@
 import { token } from "./charts.js";
 import { element, setText } from "./dom.js";
 import * as f from "./format.js";
+import { _ } from "./i18n.js";
 import * as words from "./planner_words.js";
 import { stageHue, stageWords } from "./stages.js";
 
@@ -14,6 +15,9 @@ const byId = (id) => document.getElementById(id);
 const isNarrow = () => matchMedia("(max-width: 760px)").matches;
 
 let drawing = 0;
+
+const changeWords = (change) => (change > 0 ? _("%s % more", change * 100)
+  : _("%s % less", -change * 100));
 
 export function drawAnswer(answer) {
   drawing += 1;
@@ -50,6 +54,24 @@ export function draw(id, traces, extra) {
   Plotly.react(node, traces, layout(extra), CONFIG);
 }
 
+// What each chart shows as [header, rows], by its node's id, from the answer itself: axes are places.
+export const TABLES = {
+  "chart-heat": ({ heat: map }) => [["threshold_tokens", "n_prefill", "lambda_rps"],
+    map.n_prefill.flatMap((n, i) => map.t_tokens.map((t, j) => [t, n, map.lambda_rps[i][j]]))],
+  "chart-sweep": ({ sweep: found }) => [
+    ["load_rps", ...found.stages.map(({ name }) => `utilisation ${name}`), "ttft_s"],
+    found.load_rps.map((load, i) => [load, ...found.stages.map((stage) => stage.utilisation[i]),
+      found.ttft_s[i]])],
+  "chart-tornado": (answer) => [
+    ["number", ...answer.sensitivity.changes.flatMap((each) =>
+      [`headroom at ${each}`, `headroom at ${each}, best plan again`])],
+    answer.sensitivity.rows.map((row) => [words.sensitivityLabel(row, answer),
+      ...answer.sensitivity.changes.flatMap((_each, i) => [row.kept[i], row.followed[i]])])],
+  "chart-lengths": ({ lengths: { edges_tokens: edges, share } }) => [
+    ["from_tokens", "to_tokens", "share"],
+    share.map((each, i) => [edges[i], edges[i + 1], each])],
+};
+
 export function say(id, text) {
   const node = byId(id);
   if (node._fullLayout) Plotly.purge(node);
@@ -77,7 +99,7 @@ function heat(answer) {
   const { heat: map, cluster, optimum, running } = answer;
   if (!map) {
     say("chart-heat",
-      `${cluster} has no link from a PrfaaS cluster: everything is local, t does not matter.`);
+      _("%s has no link from a PrfaaS cluster: everything is local, t does not matter.", cluster));
     setText(byId("heat-note"), "");
     return;
   }
@@ -89,12 +111,12 @@ function heat(answer) {
     line: { color: "#000000", width: 1 } }];
   const fits = running.headroom !== null && rows.includes(runs.n_prefill);
   if (fits && runs.threshold_tokens !== null) {
-    marked.push({ plan: runs, symbol: "circle-open", name: "runs now",
+    marked.push({ plan: runs, symbol: "circle-open", name: _("runs now"),
       line: { color: "#ffffff", width: 3 } });
   }
   const instances = best.n_prefill + best.n_decode;
   const traces = [{
-    type: "heatmap", x: columns.map((_, i) => i), y: rows.map((_, i) => i), z: map.lambda_rps,
+    type: "heatmap", x: columns.map((each, i) => i), y: rows.map((each, i) => i), z: map.lambda_rps,
     colorscale: "Cividis", zmin: 0, xgap: 1, ygap: 1,
     colorbar: { thickness: 8, outlinewidth: 0, title: { text: "req/s", font: { size: 11 } },
       tickfont: { size: 11 }, len: 1 },
@@ -112,10 +134,10 @@ function heat(answer) {
   draw("chart-heat", traces, {
     margin: { l: 44, r: 4, t: 8, b: 40 },
     xaxis: { ...ticks(columns), showgrid: false,
-      title: { text: "threshold t, tokens", standoff: 4 } },
-    yaxis: { tickmode: "array", tickvals: rows.map((_, i) => i).filter((i) => i % step === 0),
-      ticktext: rows.filter((_, i) => i % step === 0).map(String), showgrid: false,
-      title: { text: `prefill instances of ${instances}`, standoff: 4 } },
+      title: { text: _("threshold t, tokens"), standoff: 4 } },
+    yaxis: { tickmode: "array", tickvals: rows.map((each, i) => i).filter((i) => i % step === 0),
+      ticktext: rows.filter((each, i) => i % step === 0).map(String), showgrid: false,
+      title: { text: _("prefill instances of %s", instances), standoff: 4 } },
   });
   setText(byId("heat-note"), words.heatNote(answer));
 }
@@ -131,15 +153,15 @@ function sweep(answer) {
     const hue = stageHue(stage.name);
     const dash = stage.name.startsWith("link:") ? "dot" : "solid";
     legend.push([stageWords(stage.name), `${hue} ${dash === "dot" ? "dot" : ""}`]);
-    const waits = stage.wait_s?.map((s) => (s === null ? "" : `, wait ${f.duration(s)}`));
+    const waits = stage.wait_s?.map((s) => (s === null ? "" : _(", wait %s", f.duration(s))));
     return { type: "scatter", mode: "lines", x, y: stage.utilisation, yaxis: "y2",
       line: { color: token(hue), width: 2, dash }, name: stageWords(stage.name),
       customdata: waits ?? x.map(() => ""),
       hovertemplate: "%{y:.1%}%{customdata}" };
   });
-  traces.push({ type: "scatter", mode: "lines", x, y: found.ttft_s, name: "first token, mean",
+  traces.push({ type: "scatter", mode: "lines", x, y: found.ttft_s, name: _("first token, mean"),
     line: { color: token("text"), width: 2 }, connectgaps: false, hovertemplate: "%{y:.2f} s" });
-  legend.push(["First token, mean", "text"]);
+  legend.push([_("First token, mean"), "text"]);
   const marks = [["asked", found.demand_rps, "text", "solid"],
     ["knee", found.knee_rps, "good", "dash"]];
   if (found.slo_rps !== null) marks.push(["SLO", found.slo_rps, "bad", "dot"]);
@@ -148,7 +170,7 @@ function sweep(answer) {
   draw("chart-sweep", traces, {
     hovermode: "x unified", hoversubplots: "axis", margin: { l: 52, r: 12, t: 52, b: 40 },
     xaxis: { range: [0, most], hoverformat: ".3s",
-      title: { text: "load, requests a second", standoff: 4 } },
+      title: { text: _("load, requests a second"), standoff: 4 } },
     yaxis: { domain: [0, 0.46], ticksuffix: " s", nticks: 4,
       range: [0, Math.max(2 * slo.ttft_s, 3 * found.service_s)] },
     yaxis2: { domain: [0.56, 1], range: [0, 1.02], tickformat: ".0%", nticks: 4 },
@@ -173,16 +195,17 @@ function tornado(answer) {
   const base = answer.sweep.most_rps / answer.sweep.demand_rps;
   const ordered = [...rows].reverse();
   const names = ordered.map((row) => words.sensitivityLabel(row, answer));
-  const y = names.map((_, i) => i);
+  const y = names.map((each, i) => i);
   const bars = (change, colour) => {
     const i = changes.indexOf(change);
     return { type: "bar", orientation: "h", y, x: ordered.map((row) => row.kept[i] - base), base,
       marker: { color: colour },
       customdata: ordered.map((row, k) => [...[row.kept[i], row.followed[i],
         row.kept[changes.indexOf(change / 2)]].map(words.times), names[k]]),
-      name: `${Math.abs(change) * 100} % ${change > 0 ? "more" : "less"}`,
-      hovertemplate: "%{customdata[3]}, %{fullData.name}: %{customdata[0]}, best plan again "
-        + "%{customdata[1]}; half as much: %{customdata[2]}<extra></extra>" };
+      name: changeWords(change),
+      hovertemplate: `${_("%s, %s: %s, best plan again %s; half as much: %s", "%{customdata[3]}",
+        "%{fullData.name}", "%{customdata[0]}", "%{customdata[1]}",
+        "%{customdata[2]}")}<extra></extra>` };
   };
   const follow = (change) => {
     const i = changes.indexOf(change);
@@ -190,8 +213,8 @@ function tornado(answer) {
     return { type: "scatter", mode: "markers", y: known,
       x: known.map((k) => ordered[k].followed[i]), customdata: known.map((k) => names[k]),
       marker: { symbol: "diamond-open", size: 8, color: token("text"), line: { width: 1.5 } },
-      hovertemplate: `%{customdata}, 20 % ${change > 0 ? "more" : "less"}, best plan again: `
-        + "×%{x:.3f}<extra></extra>" };
+      hovertemplate: `${_("%s, %s, best plan again: %s", "%{customdata}", changeWords(change),
+        "×%{x:.3f}")}<extra></extra>` };
   };
   const narrow = isNarrow();
   draw("chart-tornado", [bars(-0.2, token("line-strong")), bars(0.2, token("neutral")),
@@ -210,15 +233,16 @@ function lengths(answer) {
   const { edges_tokens: edges, share } = answer.lengths;
   const plan = answer.optimum.clusters[answer.cluster];
   const t = plan.threshold_tokens ?? Infinity;
-  const middle = share.map((_, i) => Math.sqrt(edges[i] * edges[i + 1]));
+  const middle = share.map((each, i) => Math.sqrt(edges[i] * edges[i + 1]));
   draw("chart-lengths", [{
-    type: "bar", x: share.map((_, i) => i + 0.5), y: share, width: 0.9,
+    type: "bar", x: share.map((each, i) => i + 0.5), y: share, width: 0.9,
     marker: { color: middle.map((tokens) => token(tokens > t ? "remote" : "local")) },
-    customdata: share.map((_, i) => `${f.significant(edges[i])} to ${f.tokens(edges[i + 1])}`),
-    hovertemplate: "%{customdata}: %{y:.2%} of requests<extra></extra>",
+    customdata: share.map((each, i) => _("%s to %s", f.significant(edges[i]),
+      f.tokens(edges[i + 1]))),
+    hovertemplate: `${_("%s: %s of requests", "%{customdata}", "%{y:.2%}")}<extra></extra>`,
   }], {
     xaxis: { ...ticks(edges), range: [0, share.length], showgrid: false,
-      title: { text: "uncached tokens of a prompt", standoff: 4 } },
+      title: { text: _("uncached tokens of a prompt"), standoff: 4 } },
     yaxis: { tickformat: ".1%", nticks: 4, rangemode: "tozero" },
     shapes: Number.isFinite(t) && t > edges[0] && t < edges.at(-1)
       ? [upright(place(t, edges), "text", "dot")] : [],

@@ -2,6 +2,7 @@
 // the address that carries it. Names of fields are those of the API's query.
 
 import { setText } from "./dom.js";
+import { _ } from "./i18n.js";
 
 const STEPS = 1000;
 
@@ -76,12 +77,12 @@ function mark() {
     for (const { entry, slider, node } of shape) {
       entry.disabled = unused;
       slider.disabled = unused;
-      node.title = unused ? "Not used: lengths are the recorded ones" : "";
+      node.title = unused ? _("Not used: lengths are the recorded ones") : "";
     }
   }
   const n = [...query().keys()].filter((name) => name !== "cluster").length;
   setText(document.getElementById("n-changed"),
-    n === 0 ? "as in the scenario" : `${n} changed`);
+    n === 0 ? _("as in the scenario") : _("%s changed", n));
   document.getElementById("reset").hidden = n === 0;
 }
 
@@ -154,7 +155,11 @@ export function startForm(changed) {
       done();
     });
   }
-  cluster?.addEventListener("change", done);
+  cluster?.addEventListener("change", () => {
+    // Of a large fleet the page has the numbers around one cluster only: the address keeps the rest.
+    if ("cut" in form.dataset) location.search = query().toString();
+    else done();
+  });
   for (const button of form.querySelectorAll("[data-use-measured]")) {
     button.addEventListener("click", () => {
       const name = button.dataset.useMeasured;
@@ -171,7 +176,7 @@ export function startForm(changed) {
   });
   // On a phone the answer would be far below all of them.
   if (matchMedia("(max-width: 760px)").matches) {
-    const chosen = cluster?.value ?? mixes[0].cluster;
+    const chosen = cluster?.value ?? mixes[0]?.cluster;
     for (const group of form.querySelectorAll("details.numbers")) {
       group.open = group.querySelector(".changed-number") !== null
         || group.querySelector(".mix")?.dataset.cluster === chosen;

@@ -2,6 +2,7 @@
 
 import { element, icon, setText } from "./dom.js";
 import * as f from "./format.js";
+import { _ } from "./i18n.js";
 import * as words from "./planner_words.js";
 import { stageHue, stageWords } from "./stages.js";
 
@@ -61,17 +62,17 @@ function showHolds(answer, asked) {
   const rows = words.holds(answer).slice(0, MOST_HOLDS);
   const parts = rows.flatMap((each) => {
     const what = words.threshold(each);
-    const where = answer.clusters.length > 1 ? ` in ${each.cluster}` : "";
     const note = each.note ? [element("span", { class: "muted" }, each.note)] : [];
     if (!canOperate) return note;
     const link = element("a", { class: "button",
       href: holdAddress(each, words.holdReason(each, answer, asked)),
-      title: "Shows what it would do before anything is held" }, icon("held"),
-    `Apply ${what} as a hold${where}`);
+      title: _("Shows what it would do before anything is held") }, icon("held"),
+    answer.clusters.length > 1 ? _("Apply %s as a hold in %s", what, each.cluster)
+      : _("Apply %s as a hold", what));
     return [link, ...note];
   });
   if (!canOperate) {
-    parts.push(element("span", { class: "muted" }, "Only operators can apply t as a hold."));
+    parts.push(element("span", { class: "muted" }, _("Only operators can apply t as a hold.")));
   }
   byId("actions").replaceChildren(...parts);
 }
@@ -87,8 +88,8 @@ function showStages(answer) {
     return [
       element("span", { class: binds }, stageWords(stage.name)),
       bar(use ?? 1.01, stageHue(stage.name), running.get(stage.name) ?? null),
-      element("span", { class: `num ${binds}` }, use === null ? "no capacity"
-        : `${f.percent(use)} of ${f.rate(stage.capacity_rps)}`),
+      element("span", { class: `num ${binds}` }, use === null ? _("no capacity")
+        : _("%s of %s", f.percent(use), f.rate(stage.capacity_rps))),
     ];
   }));
 }
@@ -109,21 +110,22 @@ function showBaselines(answer) {
 function showCheapest(answer) {
   const { cheapest } = answer;
   setText(byId("cheapest-basis"), cheapest.basis === "instances"
-    ? "by instances: not every profile has a cost_per_hour" : "by cost_per_hour of the profiles");
+    ? _("by instances: not every profile has a cost_per_hour")
+    : _("by cost_per_hour of the profiles"));
   setText(byId("cheapest-sentence"), words.cheapest(answer));
   setText(byId("cheapest-note"), words.cheapestNote(answer));
-  const unit = cheapest.basis === "instances" ? "Instances" : "An hour";
-  const rows = [...(cheapest.found ? [["Cheapest", cheapest.found]] : []),
-    ...cheapest.others.map((each) => ["", each]), ["Now", cheapest.now]];
+  const unit = cheapest.basis === "instances" ? _("Instances") : _("An hour");
+  const rows = [...(cheapest.found ? [[_("Cheapest"), cheapest.found]] : []),
+    ...cheapest.others.map((each) => ["", each]), [_("Now"), cheapest.now]];
   const head = element("thead", {}, element("tr", {},
-    ...["Fleet", unit, "Headroom", "First token", "t and roles"].map((name) =>
+    ...[_("Fleet"), unit, _("Headroom"), _("First token"), _("t and roles")].map((name) =>
       element("th", {}, name))));
   const body = element("tbody", {}, ...rows.map(([label, each]) => element("tr", {},
     element("th", {}, label ? `${label}: ` : "", words.fleetWords(each.counts)),
     cell(unit, f.significant(each.cost)),
-    cell("Headroom", words.times(each.headroom)),
-    cell("First token", f.missing(each.ttft_s) ? "no end" : f.duration(each.ttft_s)),
-    cell("t and roles", Object.values(each.clusters).map(words.sized).join("; ")))));
+    cell(_("Headroom"), words.times(each.headroom)),
+    cell(_("First token"), f.missing(each.ttft_s) ? _("no end") : f.duration(each.ttft_s)),
+    cell(_("t and roles"), Object.values(each.clusters).map(words.sized).join("; ")))));
   byId("cheapest-table").replaceChildren(element("table", { class: "stacked snug" }, head, body));
 }
 

@@ -3,6 +3,7 @@
 
 import { setText } from "./dom.js";
 import { duration } from "./format.js";
+import { _ } from "./i18n.js";
 import { live } from "./live.js";
 
 const PAUSE_MS = 150;
@@ -37,7 +38,8 @@ async function ask() {
   } catch (error) {
     if (error.name === "AbortError") return;
     answer.classList.remove("asking");
-    setText(document.getElementById("readout"), "The console does not answer; above is what it said last.");
+    setText(document.getElementById("readout"),
+      _("The console does not answer; above is what it said last."));
   }
 }
 
@@ -90,7 +92,7 @@ function wire() {
     copy.hidden = false;
     copy.addEventListener("click", async () => {
       await navigator.clipboard.writeText(document.getElementById(copy.dataset.copy).textContent);
-      setText(copy, "Copied");
+      setText(copy, _("Copied"));
     });
   }
   if (!plot) return;
@@ -113,9 +115,9 @@ function wire() {
     pointer.removeAttribute("hidden");
     pointer.setAttribute("x1", x);
     pointer.setAttribute("x2", x);
-    setText(readout, `${columns.total[i].toLocaleString("en-GB")} tokens: ${columns.side[i]} `
-      + `(${columns.reason[i]}). To the first token ${duration(columns.local_s[i])} local, `
-      + `${duration(columns.remote_s[i])} remote.`);
+    setText(readout, _("%s tokens: %s (%s). To the first token %s local, %s remote.",
+      columns.total[i].toLocaleString("en-GB"), columns.side[i] === "remote" ? _("remote") : _("local"),
+      columns.reason[i], duration(columns.local_s[i]), duration(columns.remote_s[i])));
   });
   area.addEventListener("pointerleave", () => {
     pointer.setAttribute("hidden", "");

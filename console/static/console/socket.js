@@ -1,6 +1,8 @@
 // One live connection: hello, frames, heartbeats, gaps, silence, coming back. Knows nothing of
 // pages: it dispatches "frame" ({frame, gap}) and "state" ({state, sinceS, attempt}).
 //
+// A hidden tab takes nothing in and asks for nothing; seen again it asks for one snapshot.
+//
 // States: connecting, live, polling (the socket is away, REST answers), down (nothing answers),
 // signed-out. `silent` tells whether nothing at all was heard for two heartbeats.
 
@@ -27,13 +29,16 @@ export class LiveSocket extends EventTarget {
     this.frame = null;
     this.scope = null;
     this.scopeTold = false;
+    this.isBehind = false;
   }
 
   start() {
     this.connect();
     setInterval(() => this.watch(), 500);
     document.addEventListener("visibilitychange", () => {
-      if (!document.hidden && this.timer) this.retryNow();
+      if (document.hidden) return;
+      if (this.timer) this.retryNow();
+      else if (this.isBehind) this.askSnapshot();
     });
     window.addEventListener("online", () => this.timer && this.retryNow());
   }
@@ -63,15 +68,25 @@ export class LiveSocket extends EventTarget {
 
   take(frame) {
     heard(frame.at_s);
+    this.isBehind ||= document.hidden;
+    const waits = this.isBehind && (document.hidden || !frame.snapshot);
     const follows = frame.stream === this.stream && frame.seq === this.seq + 1;
     const known = frame.stream === this.stream && frame.seq <= this.seq;
-    const gap = this.seq !== null && !follows && !known;
-    if (gap && !frame.snapshot) this.socket.send('{"type":"snapshot"}');
+    const gap = this.isBehind || (this.seq !== null && !follows && !known);
+    if (waits) return;
+    if (gap && !frame.snapshot) this.askSnapshot();
+    this.isBehind = false;
     this.stream = frame.stream;
     this.seq = frame.seq;
     this.frame = frame;
     this.tellScope();
     this.dispatchEvent(new CustomEvent("frame", { detail: { frame, gap } }));
+  }
+
+  askSnapshot() {
+    // One that is not open yet begins with a snapshot by itself.
+    if (!this.socket || this.socket.readyState === WebSocket.CONNECTING) return;
+    this.socket.send('{"type":"snapshot"}');
   }
 
   // The rows that the page shows, by name: frames of a large fleet tell of no others unasked.
@@ -97,7 +112,9 @@ export class LiveSocket extends EventTarget {
     if (this.state === "live") this.enter("connecting");
     const base = Math.min(LONGEST_DELAY_S, FIRST_DELAY_S * 2 ** this.attempt);
     this.attempt += 1;
-    this.timer = setTimeout(() => this.retryNow(), base * (0.5 + Math.random()) * 1000);
+    // In a hidden tab the timer only marks that it is time: being seen tries again.
+    this.timer = setTimeout(() => document.hidden || this.retryNow(),
+      base * (0.5 + Math.random()) * 1000);
   }
 
   async retryNow() {

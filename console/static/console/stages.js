@@ -1,7 +1,9 @@
 // The model's stages by name, as people read them and in their colours: `local_prefill:pd`.
 
-const WORDS = { local_prefill: "Prefill, local", remote_prefill: "Prefill, remote",
-  decode: "Decode", link: "Link" };
+import { _ } from "./i18n.js";
+
+const WORDS = { local_prefill: _("Prefill, local"), remote_prefill: _("Prefill, remote"),
+  decode: _("Decode"), link: _("Link") };
 const HUES = { local_prefill: "local", remote_prefill: "remote", decode: "decode", link: "remote" };
 
 export const arrow = (id) => id.replace("->", " → ");

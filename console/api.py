@@ -1,15 +1,16 @@
 """How the API answers when it cannot: one error shape, whatever went wrong and wherever.
 
-`{"ok": false, "error": "one sentence", "errors": {"field": ["why"]}, "status": 422}`
+`{"ok": false, "error": "one sentence", "errors": {"field": ["why"]}, "status": 422, "code":
+"invalid", "request_id": "…"}`: the sentence is for people, the code for programs.
 """
 
 from __future__ import annotations
 
 import logging
 import sys
-from typing import Any
+from typing import Any, Final
 
-from django.core.exceptions import BadRequest, PermissionDenied
+from django.core.exceptions import BadRequest, PermissionDenied, RequestDataTooBig
 from django.db import OperationalError
 from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
 from django.shortcuts import get_object_or_404
@@ -19,28 +20,81 @@ from django.views.defaults import page_not_found, server_error
 from drf_spectacular.extensions import OpenApiAuthenticationExtension
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import extend_schema
+from drf_spectacular.views import SpectacularAPIView
 from rest_framework import exceptions, status
+from rest_framework.renderers import JSONRenderer
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from console import live_source
-from routing.commands import Refused
+from console.auth import RolePermission
+from routing import request_ids
+from routing.approvals.answers import proposed
+from routing.approvals.asking import Proposed
+from routing.commands import Outdated, Refused
 from routing.models import Fleet
+from routing.windows.refusing import FrozenNow
 
 log = logging.getLogger(__name__)
 
 
-def error_body(message: str, code: int, errors: dict[str, list[str]] | None = None) -> dict:
+CODES: Final = {
+    400: "bad_request",
+    401: "not_authenticated",
+    403: "forbidden",
+    404: "not_found",
+    405: "method_not_allowed",
+    406: "not_acceptable",
+    409: "conflict",
+    412: "changed_meanwhile",
+    413: "too_large",
+    415: "unsupported_media_type",
+    422: "invalid",
+    428: "precondition_required",
+    429: "too_many_requests",
+    500: "failed",
+    502: "no_history",
+    503: "unavailable",
+}
+"""What an error is called by its status. An exception with a `code` of its own says it closer."""
+
+
+def error_body(
+    message: str, status: int, errors: dict[str, list[str]] | None = None, code: str = ""
+) -> dict:
     """The one shape of every error."""
-    return {"ok": False, "error": message, "errors": errors or {}, "status": code}
+    return {
+        "ok": False,
+        "error": message,
+        "errors": errors or {},
+        "status": status,
+        "code": code or CODES[status],
+        "request_id": request_ids.known(),
+    }
 
 
 def error_response(exc: Exception, context: dict[str, Any]) -> Response:
     """DRF's exception handler. What nobody foresaw is logged here, once, and answers 500."""
+    if request := context.get("request"):
+        # Whatever else was asked for (a table, a stream): errors are JSON.
+        request.accepted_renderer = JSONRenderer()
+        request.accepted_media_type = JSONRenderer.media_type
+    return proposed(exc.kept()) if isinstance(exc, Proposed) else _error(exc, context)
+
+
+def _error(exc: Exception, context: dict[str, Any]) -> Response:
+    own = getattr(exc, "code", "")
     if isinstance(exc, Refused):
         code = status.HTTP_422_UNPROCESSABLE_ENTITY
-        return Response(error_body(str(exc), code, {exc.field: [exc.message]}), status=code)
+        if isinstance(exc, Outdated):
+            code = status.HTTP_412_PRECONDITION_FAILED
+        elif isinstance(exc, FrozenNow):
+            code = status.HTTP_409_CONFLICT
+        body = error_body(str(exc), code, {exc.field: [exc.message]}, own)
+        return Response(body, status=code)
+    if isinstance(exc, RequestDataTooBig):
+        return Response(error_body("the body is too large", 413), status=413)
     if isinstance(exc, Http404):
         exc = exceptions.NotFound(*exc.args)
     elif isinstance(exc, PermissionDenied):
@@ -56,7 +110,7 @@ def error_response(exc: Exception, context: dict[str, Any]) -> Response:
             headers["WWW-Authenticate"] = exc.auth_header
         if getattr(exc, "wait", None):
             headers["Retry-After"] = f"{exc.wait:.0f}"
-        body = error_body(str(exc.detail), exc.status_code)
+        body = error_body(str(exc.detail), exc.status_code, code=own)
         return Response(body, status=exc.status_code, headers=headers)
     path = context["request"].path if context.get("request") else "?"
     log.error("%s failed", path, exc_info=exc)
@@ -73,6 +127,13 @@ class TokenScheme(OpenApiAuthenticationExtension):
 
     def get_security_definition(self, auto_schema: Any) -> dict[str, str]:
         return {"type": "http", "scheme": "bearer", "description": "A token: Bearer pf_…"}
+
+
+class SchemaView(SpectacularAPIView):
+    """The schema of this API, for whoever may read anything of it."""
+
+    across_fleets = True
+    permission_classes = (RolePermission,)
 
 
 class SnapshotView(APIView):

@@ -6,7 +6,9 @@ shut-down commits what was received.
 
 from __future__ import annotations
 
+import asyncio
 import gc
+import importlib
 import os
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -26,8 +28,12 @@ from console.hub import Hub  # noqa: E402
 from console.live_source import acks, load  # noqa: E402
 from console.live_state import FleetState  # noqa: E402
 from console.origins import Guard  # noqa: E402
+from console.raw import bounded  # noqa: E402
+from console.rounds import Rounds  # noqa: E402
+from console.streams import Streams, is_stream  # noqa: E402
 from routing.sockets import PlanConsumer  # noqa: E402
-from telemetry import ingest, tokens, wire  # noqa: E402
+from telemetry import ingest, tokens  # noqa: E402
+from telemetry.arrivals import Arrival  # noqa: E402
 from telemetry.doors import receiver as doors  # noqa: E402
 from telemetry.doors import service as door_services  # noqa: E402
 
@@ -55,6 +61,12 @@ class Console:
             tokens.TokenCache(self._ingest.asker.grant),
             self._forwarder,
         )
+        self._streams = Streams(
+            _django,
+            max_streams=settings.ENV["CONSOLE_MAX_STREAMS"],
+            recheck_s=recheck_s,
+            heartbeat_s=3 * heartbeat_s,
+        )
         live = LiveConsumer.as_asgi(
             hub=self._hub, recheck_s=recheck_s, max_sockets=settings.ENV["CONSOLE_MAX_SOCKETS"]
         )
@@ -67,8 +79,11 @@ class Console:
         )
         self._sockets = Guard(routes, machine_paths={_PLAN_PATH})
 
-    def _committed(self, batches: list[wire.Batch]) -> None:
-        """Batches that were just stored, for pages and for where history is forwarded to."""
+    def _committed(self, arrivals: list[Arrival]) -> None:
+        """What was just stored, for pages and for where history is forwarded to."""
+        if self._forwarder is None and not self._hub.is_watched:
+            return
+        batches = [arrival.batch for arrival in arrivals]
         self._hub.take(batches)
         if self._forwarder is not None:
             self._forwarder.put(batches)
@@ -79,8 +94,10 @@ class Console:
                 await self._ingest.app(scope, receive, send)
             case "http" if scope["path"] in doors.PATHS:
                 await self._doors.app(scope, receive, send)
+            case "http" if is_stream(scope):
+                await self._streams.app(scope, receive, send)
             case "http":
-                await _django(scope, receive, send)
+                await bounded(_django, scope, receive, send)
             case "websocket":
                 await self._sockets(scope, receive, send)
             case "lifespan":
@@ -88,11 +105,15 @@ class Console:
 
     async def _live(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
         await receive()
-        # What `console.front` hands batches to, where the server runs with it.
-        scope.get("state", {})["ingest"] = self._ingest.app
+        # What `console.front` works with, where the server runs with it.
+        scope.get("state", {}).update(
+            ingest=self._ingest.app, rounds=Rounds(asyncio.get_running_loop())
+        )
         await self._ingest.start()
         self._doors.start()
         self._hub.start()
+        # Imports every view: the first request would take a second for it, and sockets with it.
+        importlib.import_module(settings.ROOT_URLCONF)
         # What is there now stays for good, and what a batch makes is garbage at once: looking
         # through all of it every 700 objects would cost more than the batches.
         gc.collect()

@@ -1,13 +1,14 @@
 """Who asks the API, and what they may do: one set of scopes for people and for machines.
 
-A person's scopes come from their groups (`viewer`, `operator`) or from being superuser; a machine's
-are written on its token. `operate` includes `read`, `admin` includes both; `ingest` and `router`
-stand alone.
+A person's scopes come from their groups (`viewer`, `operator`, `approver`, `admin`, for one fleet
+`operator:demo`) or from being superuser; a machine's are written on its token. `operate` and
+`approve` include `read`, `admin` includes all three; `ingest` and `router` stand alone.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from django.utils import timezone
@@ -16,27 +17,20 @@ from rest_framework.exceptions import AuthenticationFailed
 from rest_framework.permissions import SAFE_METHODS, BasePermission
 from rest_framework.request import Request
 
+from routing import rights
+from routing.rights import Rights
 from telemetry import tokens
 from telemetry.models import ApiToken
 
-_INCLUDES = {
-    "admin": frozenset({"admin", "operate", "read"}),
-    "operate": frozenset({"operate", "read"}),
-}
-_GROUP_SCOPES = {"viewer": "read", "operator": "operate"}
+
+def may(user: Any, scope: str, fleet: str = "") -> bool:
+    """Whether `scope` holds in `fleet`; without one, for the whole site."""
+    return rights.of(user).may(scope, fleet)
 
 
-def granted(scopes: list[str]) -> frozenset[str]:
-    """Everything `scopes` allow, with what they include."""
-    return frozenset().union(*(_INCLUDES.get(scope, {scope}) for scope in scopes))
-
-
-def scopes_of(user: Any) -> frozenset[str]:
-    """What a signed-in person may do. Nothing without a group."""
-    if user.is_superuser:
-        return granted(["admin"])
-    groups = user.groups.values_list("name", flat=True)
-    return granted([_GROUP_SCOPES[name] for name in groups if name in _GROUP_SCOPES])
+def fleets_of(user: Any, scope: str) -> frozenset[str] | None:
+    """The names of the fleets in which `scope` holds; None is every fleet."""
+    return rights.of(user).fleets(scope)
 
 
 @dataclass(frozen=True)
@@ -47,6 +41,19 @@ class Machine:
     is_authenticated: bool = True
     is_active: bool = True
     is_superuser: bool = False
+
+    @property
+    def rights(self) -> Rights:
+        return rights.of_token(self.token.scopes, self.token.fleet)
+
+    @property
+    def person(self) -> str:
+        """The name of the person behind the token."""
+        return self.token.owner or self.token.created_by
+
+    @property
+    def expires_at(self) -> datetime | None:
+        return self.token.expires_at
 
     def get_username(self) -> str:
         return f"token {self.token.name}"
@@ -70,21 +77,31 @@ class TokenAuthentication(BaseAuthentication):
 
 class RolePermission(BasePermission):
     """Reading needs `read`, changing needs `operate`; a view's `required_scope` (any of) decides
-    otherwise. A token bound to a fleet opens that fleet's addresses only."""
+    otherwise. Below /fleets/F the scope must hold in F, whether or not there is an F. Elsewhere it
+    must hold for the whole site, unless the view says `across_fleets`: then it holds somewhere and
+    the view itself keeps to the fleets that `rights.of(request.user)` names."""
 
     def has_permission(self, request: Request, view: Any) -> bool:
         needed = getattr(view, "required_scope", None)
         if needed is None:
             needed = ("read",) if request.method in SAFE_METHODS else ("operate",)
-        if isinstance(request.user, Machine):
-            token = request.user.token
-            if token.fleet and view.kwargs.get("fleet") != token.fleet:
-                self.message = f"this token is for fleet {token.fleet} only"
-                return False
-            has = granted(token.scopes)
-        elif request.user.is_authenticated:
-            has = scopes_of(request.user)
-        else:
+        if not request.user.is_authenticated:
             return False
-        self.message = f"this needs {' or '.join(needed)} rights"
-        return not has.isdisjoint(needed)
+        has = rights.of(request.user)
+        fleet = view.kwargs.get("fleet", "")
+        if not fleet and getattr(view, "across_fleets", False):
+            allowed = any(has.anywhere(scope) for scope in needed)
+        else:
+            allowed = any(has.may(scope, fleet) for scope in needed)
+        if not allowed:
+            self.message = _why_not(request.user, has, needed, fleet)
+        return allowed
+
+
+def _why_not(user: Any, has: Rights, needed: tuple[str, ...], fleet: str) -> str:
+    if isinstance(user, Machine) and user.token.fleet and user.token.fleet != fleet:
+        return f"this token is for fleet {user.token.fleet} only"
+    what = f"this needs {' or '.join(needed)} rights"
+    if any(has.anywhere(scope) for scope in needed):
+        return f"{what} in fleet {fleet}" if fleet else f"{what} for every fleet"
+    return what

@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from django import forms
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy as _lazy
 
 from routing import backtest_asked as asking
 from routing.backtest_asked import Asked
@@ -16,39 +18,39 @@ from routing.core.what_if import changes
 NUMBER = "number:"
 """Before the name of a changed number in the form's own names."""
 WORKLOADS = (
-    ("recorded", "A recorded interval of this fleet"),
-    ("trace", "A trace file"),
-    ("scenario", "The scenario's own traffic"),
+    ("recorded", _lazy("A recorded interval of this fleet")),
+    ("trace", _lazy("A trace file")),
+    ("scenario", _lazy("The scenario's own traffic")),
 )
 POLICY_WORDS = {
-    "adaptive": "Adaptive: the loop as it runs live",
-    "paper": "Paper: the static optimum",
-    "always_local": "Everything local",
-    "always_remote": "Everything remote",
-    "least_loaded": "Least loaded: whichever side answers sooner",
-    asking.ORACLE: "Oracle: the best plans in hindsight, slow to find",
-    asking.LIVED: "As lived: the plans of the recorded interval",
+    "adaptive": _lazy("Adaptive: the loop as it runs live"),
+    "paper": _lazy("Paper: the static optimum"),
+    "always_local": _lazy("Everything local"),
+    "always_remote": _lazy("Everything remote"),
+    "least_loaded": _lazy("Least loaded: whichever side answers sooner"),
+    asking.ORACLE: _lazy("Oracle: the best plans in hindsight, slow to find"),
+    asking.LIVED: _lazy("As lived: the plans of the recorded interval"),
 }
 SCALES = (
-    ("factor", "× its own rate"),
-    ("load", "% of the best plan's capacity"),
-    ("load_thinned", "% of it, by thinning out a trace"),
+    ("factor", _lazy("× its own rate")),
+    ("load", _lazy("% of the best plan's capacity")),
+    ("load_thinned", _lazy("% of it, by thinning out a trace")),
 )
 CACHES = (
-    ("", "as fits the traffic"),
-    ("cluster", "one a cluster"),
-    ("instance", "one an instance"),
-    ("none", "none"),
-    ("scenario", "as the scenario has it"),
+    ("", _lazy("as fits the traffic")),
+    ("cluster", _lazy("one a cluster")),
+    ("instance", _lazy("one an instance")),
+    ("none", _lazy("none")),
+    ("scenario", _lazy("as the scenario has it")),
 )
 CAPACITIES = (
-    ("unbounded", "unbounded"),
-    ("profile", "the profiles' kv_capacity_tokens"),
-    ("tokens", "this many tokens:"),
+    ("unbounded", _lazy("unbounded")),
+    ("profile", _lazy("the profiles' kv_capacity_tokens")),
+    ("tokens", _lazy("this many tokens:")),
 )
 PLAN_FOR = (
-    ("workload", "this traffic, as if it had been measured before"),
-    ("scenario", "what the scenario says"),
+    ("workload", _lazy("this traffic, as if it had been measured before")),
+    ("scenario", _lazy("what the scenario says")),
 )
 _STATIC = re.compile(r"[,\s]+")
 _WHEN = "%Y-%m-%dT%H:%M"
@@ -74,7 +76,7 @@ class BacktestForm(forms.Form):
     trace = forms.ChoiceField(required=False)
     duration_min = forms.FloatField(required=False, initial=60, min_value=1)
     scale = forms.ChoiceField(choices=SCALES, initial="factor")
-    scale_value = forms.FloatField(label="Rate", initial=1, min_value=0.001)
+    scale_value = forms.FloatField(label=_lazy("Rate"), initial=1, min_value=0.001)
     policies = forms.MultipleChoiceField(widget=forms.CheckboxSelectMultiple, required=False)
     static = forms.CharField(required=False, max_length=120)
     seeds = forms.IntegerField(initial=5, min_value=1, max_value=asking.MOST_SEEDS)
@@ -94,7 +96,7 @@ class BacktestForm(forms.Form):
         **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)
-        self.fields["trace"].choices = [("", "upload the file above"), *traces]
+        self.fields["trace"].choices = [("", _("upload the file above")), *traces]
         names = [*asking.OFFERED, *([asking.LIVED] if has_ticks else [])]
         self.fields["policies"].choices = [(name, POLICY_WORDS.get(name, name)) for name in names]
         for number in changes.numbers_of(scenario):
@@ -108,7 +110,10 @@ class BacktestForm(forms.Form):
             self.fields[NUMBER + name] = forms.ChoiceField(
                 required=False,
                 label=name,
-                choices=[("", "as in the scenario"), *((word, word) for word in changes.LENGTHS)],
+                choices=[
+                    ("", _("as in the scenario")),
+                    *((word, word) for word in changes.LENGTHS),
+                ],
             )
 
     def numbers(self) -> list[Any]:
@@ -121,11 +126,11 @@ class BacktestForm(forms.Form):
     def clean(self) -> dict[str, Any]:
         found = super().clean() or {}
         if found.get("workload") == "trace" and not (found.get("upload") or found.get("trace")):
-            self.add_error("upload", "Choose a file, or one that was uploaded before.")
+            self.add_error("upload", _("Choose a file, or one that was uploaded before."))
         if found.get("workload") == "recorded" and not (found.get("since") and found.get("until")):
-            self.add_error("since", "Say from when to when.")
+            self.add_error("since", _("Say from when to when."))
         if found.get("cache_capacity") == "tokens" and not found.get("cache_tokens"):
-            self.add_error("cache_tokens", "Say how many tokens.")
+            self.add_error("cache_tokens", _("Say how many tokens."))
         return found
 
     def asked(self) -> Asked:

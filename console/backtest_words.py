@@ -6,6 +6,10 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy as _lazy
+from django.utils.translation import ngettext
+
 from console import figures
 from console.context import BAD, GOOD, OFF, WARN, Mark
 from routing.backtest_asked import LIVED, ORACLE, Asked
@@ -13,33 +17,33 @@ from routing.backtest_results import Progress
 from routing.models import Backtest, BacktestRun
 
 NAMES = {
-    "adaptive": "adaptive",
-    "paper": "paper",
-    "always_local": "always local",
-    "always_remote": "always remote",
-    "least_loaded": "least loaded",
-    LIVED: "as lived",
+    "adaptive": _lazy("adaptive"),
+    "paper": _lazy("paper"),
+    "always_local": _lazy("always local"),
+    "always_remote": _lazy("always remote"),
+    "least_loaded": _lazy("least loaded"),
+    LIVED: _lazy("as lived"),
 }
 _STATES = {
-    "queued": Mark("info", "wait", "queued"),
-    "running": Mark("info", "wait", "running"),
-    "cancelling": Mark(*WARN, "cancelling"),
-    "done": Mark(*GOOD, "done"),
-    "failed": Mark(*BAD, "failed"),
-    "cancelled": Mark(*OFF, "cancelled"),
+    "queued": Mark("info", "wait", _lazy("queued")),
+    "running": Mark("info", "wait", _lazy("running")),
+    "cancelling": Mark(*WARN, _lazy("cancelling")),
+    "done": Mark(*GOOD, _lazy("done")),
+    "failed": Mark(*BAD, _lazy("failed")),
+    "cancelled": Mark(*OFF, _lazy("cancelled")),
 }
 _COLUMNS: tuple[tuple[str, str, str], ...] = (
     # metric, header, kind
-    ("goodput_rps", "Goodput", "rate"),
-    ("good_fraction", "Within SLO", "percent"),
-    ("ttft_mean_s", "TTFT mean", "duration"),
-    ("ttft_p90_s", "TTFT P90", "duration"),
-    ("remote_fraction", "Remote", "percent"),
+    ("goodput_rps", _lazy("Goodput"), "rate"),
+    ("good_fraction", _lazy("Within SLO"), "percent"),
+    ("ttft_mean_s", _lazy("TTFT mean"), "duration"),
+    ("ttft_p90_s", _lazy("TTFT P90"), "duration"),
+    ("remote_fraction", _lazy("Remote"), "percent"),
 )
 _TAIL: tuple[tuple[str, str, str], ...] = (
-    ("plan_changes", "Plan changes", "number"),
-    ("gpu_hours", "GPU-hours", "number"),
-    ("cost", "Cost", "number"),
+    ("plan_changes", _lazy("Plan changes"), "number"),
+    ("gpu_hours", _lazy("GPU-hours"), "number"),
+    ("cost", _lazy("Cost"), "number"),
 )
 _WRITE = {
     "rate": figures.rate,
@@ -58,14 +62,16 @@ _DIFFERS: dict[str, tuple[float, str]] = {
 }
 _LONG_S = 100.0
 _FEW = 2
-_SAYS = {"better": Mark(*GOOD, "better"), "worse": Mark(*BAD, "worse")}
+_SAYS = {"better": Mark(*GOOD, _lazy("better")), "worse": Mark(*BAD, _lazy("worse"))}
 
 
 def policy(name: str) -> str:
     """A policy as people read it."""
     if name.startswith("static:"):
-        return f"static t {figures.significant(float(name.removeprefix('static:')))}"
-    return NAMES.get(name, name)
+        return _("static t %(significant)s") % {
+            "significant": figures.significant(float(name.removeprefix("static:")))
+        }
+    return str(NAMES.get(name, name))
 
 
 def state(word: str) -> Mark:
@@ -76,38 +82,45 @@ def title(backtest: Backtest) -> str:
     """What is simulated, in one line."""
     asked = Asked.from_json(backtest.asked)
     if asked.workload == "trace":
-        what = backtest.trace.name if backtest.trace else "a trace that is no longer kept"
+        what = backtest.trace.name if backtest.trace else _("a trace that is no longer kept")
     elif asked.workload == "recorded":
         kept = backtest.prepared
         since, until = (datetime.fromtimestamp(kept[k], UTC) for k in ("from_s", "until_s"))
-        what = f"Recorded {since:%Y-%m-%d %H:%M} to {until:%H:%M} UTC"
+        what = _("Recorded %(since)s to %(until)s UTC") % {
+            "since": f"{since:%Y-%m-%d %H:%M}",
+            "until": f"{until:%H:%M}",
+        }
     else:
-        what = f"Scenario traffic, {figures.duration(asked.duration_s)}"
+        what = _("Scenario traffic, %(duration_s)s") % {
+            "duration_s": figures.duration(asked.duration_s)
+        }
     return what + scale(asked) + changed(asked)
 
 
 def changed(asked: Asked) -> str:
     """Which numbers are not the scenario's, few of them by name."""
     if len(asked.numbers) > _FEW:
-        return f", {len(asked.numbers)} numbers changed"
+        return _(", %(n)s numbers changed") % {"n": len(asked.numbers)}
     return "".join(f", {_arrow(name)} = {_number(v)}" for name, v in asked.numbers.items())
 
 
 def scale(asked: Asked) -> str:
     if asked.scale == "factor":
         return "" if asked.scale_value == 1.0 else f" × {figures.significant(asked.scale_value)}"
-    how = ", thinned" if asked.scale == "load_thinned" else ""
-    return f" at {figures.percent(asked.scale_value)} of the best plan's capacity{how}"
+    load = {"load": figures.percent(asked.scale_value)}
+    if asked.scale == "load_thinned":
+        return " " + _("at %(load)s of the best plan's capacity, thinned") % load
+    return " " + _("at %(load)s of the best plan's capacity") % load
 
 
 def runs_sentence(progress: Progress, word: str) -> str:
     """`17 of 25 runs done`, and what became of the others."""
-    parts = [f"{progress.states['done']} of {progress.n} runs done"]
+    parts = [_("%(done)s of %(n)s runs done") % {"done": progress.states["done"], "n": progress.n}]
     for name in ("failed", "cancelled", "running"):
         if progress.states[name]:
-            parts.append(f"{progress.states[name]} {name}")
+            parts.append(f"{progress.states[name]} {_STATES[name].text}")
     if word in ("queued", "running") and progress.states["queued"]:
-        parts.append(f"{progress.states['queued']} waiting")
+        parts.append(_("%(queued)s waiting") % {"queued": progress.states["queued"]})
     return ", ".join(parts)
 
 
@@ -116,111 +129,152 @@ def facts(backtest: Backtest, *, is_over: bool) -> list[tuple[str, str]]:
     asked, found = Asked.from_json(backtest.asked), backtest.prepared
     rows: list[tuple[str, str]] = []
     if found is None:
-        unread = "was never read to its end" if is_over else "the first run reads the whole trace"
-        rows.append(("Traffic", unread))
+        unread = (
+            _("was never read to its end") if is_over else _("the first run reads the whole trace")
+        )
+        rows.append((_("Traffic"), unread))
     else:
         rows += _traffic(asked, found)
-    rows.append(("Seeds", _seeds(asked, found)))
-    rows.append(("Prefix cache", _cache(backtest, asked, found)))
+    rows.append((_("Seeds"), _seeds(asked, found)))
+    rows.append((_("Prefix cache"), _cache(backtest, asked, found)))
     if asked.workload != "scenario":
-        rows.append(("Fixed plans are best for", _plan_for(asked)))
+        rows.append((_("Fixed plans are best for"), _plan_for(asked)))
     if "adaptive" in asked.policies:
-        rows.append(("Adaptive begins with", _begins(asked)))
+        rows.append((_("Adaptive begins with"), _begins(asked)))
     slo = backtest.scenario["fleet"]["slo"]
-    good = f"first token within {figures.duration(slo.get('ttft_s'))}"
-    rows.append(("Good means", f"{good}, {figures.significant(slo.get('tokens_per_s'))} tok/s"))
+    good = _("first token within %(duration)s") % {"duration": figures.duration(slo.get("ttft_s"))}
+    rows.append((_("Good means"), f"{good}, {figures.significant(slo.get('tokens_per_s'))} tok/s"))
     if asked.numbers:
         told = ", ".join(f"{_arrow(name)} = {_number(v)}" for name, v in asked.numbers.items())
-        rows.append(("Changed numbers", told))
+        rows.append((_("Changed numbers"), told))
     if asked.knobs:
         knobs = ", ".join(f"{name} = {_number(v)}" for name, v in asked.knobs.items())
-        rows.append(("Knobs of the policy", knobs))
+        rows.append((_("Knobs of the policy"), knobs))
     if backtest.scenario.get("faults"):
         n = len(backtest.scenario["faults"])
-        rows.append(("Faults", f"{n} of the scenario's are simulated"))
+        rows.append((_("Faults"), _("%(n)s of the scenario's are simulated") % {"n": n}))
     return rows
 
 
 def _traffic(asked: Asked, found: Mapping[str, Any]) -> list[tuple[str, str]]:
-    own = f"{figures.significant(found['n_requests'])} requests in "
-    own += f"{figures.duration(found['own_span_s'])}, {figures.rate(found['own_rps'])}"
+    own = _("%(n)s requests in %(span)s, %(rate)s") % {
+        "n": figures.significant(found["n_requests"]),
+        "span": figures.duration(found["own_span_s"]),
+        "rate": figures.rate(found["own_rps"]),
+    }
     if found["n_left_out"]:
-        own += f"; {found['n_left_out']:,} calls that had failed are left out"
-    rows = [("Traffic", own)]
-    run = f"{figures.rate(found['rate_rps'])} for {figures.duration(found['duration_s'])}"
-    run += f", {figures.percent(found['load_ratio'])} of the "
-    run += f"{figures.rate(found['lambda_max_rps'])} that the best plan carries"
+        left_out = f"{found['n_left_out']:,}"
+        own += _("; %(n)s calls that had failed are left out") % {"n": left_out}
+    rows = [(_("Traffic"), own)]
+    run = _("%(rate)s for %(span)s, %(load)s of the %(most)s that the best plan carries") % {
+        "rate": figures.rate(found["rate_rps"]),
+        "span": figures.duration(found["duration_s"]),
+        "load": figures.percent(found["load_ratio"]),
+        "most": figures.rate(found["lambda_max_rps"]),
+    }
     if found["speed"] != 1.0:
-        run += f"; replayed at {figures.significant(found['speed'])} × its speed"
+        run += _("; replayed at %(speed)s × its speed") % {
+            "speed": figures.significant(found["speed"])
+        }
     if found["keep_ratio"] != 1.0:
-        run += f"; {figures.percent(found['keep_ratio'])} of the conversations are kept"
-    rows.append(("As simulated", run))
+        run += _("; %(keep_ratio)s of the conversations are kept") % {
+            "keep_ratio": figures.percent(found["keep_ratio"])
+        }
+    rows.append((_("As simulated"), run))
     if asked.workload == "recorded":
         rows.append(
             (
-                "Resolution",
-                "demand by the minute as gates counted it, a mean over the 5 min before: shorter "
-                "bursts are not in it. Answers are as long as the scenario says",
+                _("Resolution"),
+                _(
+                    "demand by the minute as gates counted it, a mean over the 5 "
+                    "min before: shorter bursts are not in it. Answers are as "
+                    "long as the scenario says"
+                ),
             )
         )
     if asked.warmup_ratio:
-        rows.append(("Not counted", f"the first {figures.duration(found['warmup_s'])}, to warm up"))
+        rows.append(
+            (
+                _("Not counted"),
+                _("the first %(warmup_s)s, to warm up")
+                % {"warmup_s": figures.duration(found["warmup_s"])},
+            )
+        )
     if any(found.get("n_missing", {}).values()):
-        gaps = ", ".join(f"{n} min of {name}" for name, n in found["n_missing"].items() if n)
-        rows.append(("Not measured", f"{gaps}: nothing arrives then in the twin"))
+        gaps = ", ".join(
+            _("%(n)s min of %(name)s") % {"n": n, "name": name}
+            for name, n in found["n_missing"].items()
+            if n
+        )
+        rows.append(
+            (_("Not measured"), _("%(gaps)s: nothing arrives then in the twin") % {"gaps": gaps})
+        )
     for cluster, seen in found["traffic"].items():
         if seen["buckets"] is None:
-            rows.append((f"Requests at {cluster}", "none"))
+            rows.append((_("Requests at %(cluster)s") % {"cluster": cluster}, _("none")))
             continue
-        text = f"{figures.rate(seen['rate_rps'])}, {figures.tokens(seen['mean_prompt_tokens'])} "
-        text += f"prompt, {figures.tokens(seen['mean_output_tokens'])} answer in the mean"
+        text = _("%(rate)s, %(prompt)s prompt, %(output)s answer in the mean") % {
+            "rate": figures.rate(seen["rate_rps"]),
+            "prompt": figures.tokens(seen["mean_prompt_tokens"]),
+            "output": figures.tokens(seen["mean_output_tokens"]),
+        }
         if seen["mean_uncached_tokens"] < 0.999 * seen["mean_prompt_tokens"]:
             left = figures.tokens(seen["mean_uncached_tokens"])
-            text += f"; an unbounded cache leaves {left} to compute"
-        rows.append((f"Requests at {cluster}", text))
+            text += _("; an unbounded cache leaves %(left)s to compute") % {"left": left}
+        rows.append((_("Requests at %(cluster)s") % {"cluster": cluster}, text))
     return rows
 
 
 def _seeds(asked: Asked, found: Mapping[str, Any] | None) -> str:
     if asked.seeds == 1:
-        exact = " The trace runs exactly as it was recorded." if asked.workload == "trace" else ""
-        return f"1: nothing is said of chance.{exact}"
+        one = _("1: nothing is said of chance.")
+        if asked.workload != "trace":
+            return one
+        return f"{one} " + _("The trace runs exactly as it was recorded.")
     if asked.workload != "trace":
-        return f"{asked.seeds}: each draws other arrivals and lengths"
-    thinned = " and keeps other conversations" if asked.scale == "load_thinned" else ""
-    return f"{asked.seeds}: each begins at another row of the trace{thinned}"
+        return _("%(seeds)s: each draws other arrivals and lengths") % {"seeds": asked.seeds}
+    if asked.scale == "load_thinned":
+        return _(
+            "%(seeds)s: each begins at another row of the trace and keeps other conversations"
+        ) % {"seeds": asked.seeds}
+    return _("%(seeds)s: each begins at another row of the trace") % {"seeds": asked.seeds}
 
 
 def _cache(backtest: Backtest, asked: Asked, found: Mapping[str, Any] | None) -> str:
     table = backtest.scenario.get("cache")
     if table is None:
-        return "none: every prompt is computed whole"
+        return _("none: every prompt is computed whole")
     if found is not None and found["block_tokens"] is None:
-        return "of no use: this traffic does not say which prompts share a prefix"
+        return _("of no use: this traffic does not say which prompts share a prefix")
     scope = table.get("scope", "cluster")
     capacity = table.get("capacity_tokens")
-    size = "unbounded"
+    size = _("unbounded")
     if isinstance(capacity, dict):
         each = ", ".join(f"{name} {figures.tokens(v)}" for name, v in capacity.items())
-        size = f"of {each}" + (" each" if scope == "instance" else "")
+        size = (_("of %(sizes)s each") if scope == "instance" else _("of %(sizes)s")) % {
+            "sizes": each
+        }
     elif capacity is not None:
-        size = f"of {figures.tokens(capacity)}"
-    blocks = "" if found is None else f", in blocks of {found['block_tokens']} tokens"
-    return f"one for each {scope}, {size}{blocks}"
+        size = _("of %(sizes)s") % {"sizes": figures.tokens(capacity)}
+    one = _("one for each instance") if scope == "instance" else _("one for each cluster")
+    if found is None:
+        return f"{one}, {size}"
+    blocks = _("in blocks of %(n)s tokens") % {"n": found["block_tokens"]}
+    return f"{one}, {size}, {blocks}"
 
 
 def _plan_for(asked: Asked) -> str:
     if asked.plan_for == "scenario":
-        return "what the scenario says of rates and lengths"
-    return "this traffic's own rates and lengths, as if measured before"
+        return _("what the scenario says of rates and lengths")
+    return _("this traffic's own rates and lengths, as if measured before")
 
 
 def _begins(asked: Asked) -> str:
     if asked.workload == "recorded":
-        return "the plan that gates were asked to run at that moment"
+        return _("the plan that gates were asked to run at that moment")
     if asked.workload == "trace" and asked.plan_for == "workload":
-        return "the best plan for this traffic"
-    return "what the scenario says runs first, else its best plan"
+        return _("the best plan for this traffic")
+    return _("what the scenario says runs first, else its best plan")
 
 
 def table(results: Mapping[str, Any], links: Sequence[str]) -> dict[str, Any]:
@@ -255,12 +309,12 @@ def _cell(
     write = _WRITE[kind]
     row = metrics.get(metric, {"policies": {}})["policies"].get(name)
     if row is None or not row["n"]:
-        return {"label": header, "value": figures.NONE, "title": "no run is done yet"}
+        return {"label": header, "value": figures.NONE, "title": _("no run is done yet")}
     difference = row["difference"]
     cell = {
         "label": header,
         "value": write(row["mean"]),
-        "title": _range(write, row) or "one seed: nothing is said of chance",
+        "title": _range(write, row) or _("one seed: nothing is said of chance"),
         "says": _SAYS.get(row["says"]),
     }
     if difference is not None and difference["mean"] is not None:
@@ -269,9 +323,9 @@ def _cell(
             scale, unit = 1.0 / 60.0, " min"
         cell["difference"] = _signed(scale * difference["mean"]) + unit
         cell["interval"] = _interval(scale, difference)
-        cell["difference_title"] = (
-            f"paired over {difference['n']} seed{'' if difference['n'] == 1 else 's'}"
-        )
+        n = difference["n"]
+        paired = ngettext("paired over %(n)s seed", "paired over %(n)s seeds", n)
+        cell["difference_title"] = paired % {"n": n}
     return cell
 
 
@@ -284,13 +338,20 @@ def _signed(value: float) -> str:
 def _interval(scale: float, found: Mapping[str, Any]) -> str:
     if found["low"] is None or found["low"] == found["high"]:
         return ""
-    return f"{_signed(scale * found['low'])} to {_signed(scale * found['high'])}"
+    return _("%(signed)s to %(signed2)s") % {
+        "signed": _signed(scale * found["low"]),
+        "signed2": _signed(scale * found["high"]),
+    }
 
 
 def _range(write: Any, found: Mapping[str, Any]) -> str:
     if found["low"] is None:
         return ""
-    return f"95 %: {write(found['low'])} to {write(found['high'])}, {found['n']} seeds"
+    return _("95 %%: %(low)s to %(high)s, %(n)s seeds") % {
+        "low": write(found["low"]),
+        "high": write(found["high"]),
+        "n": found["n"],
+    }
 
 
 def _arrow(link: str) -> str:
@@ -298,8 +359,8 @@ def _arrow(link: str) -> str:
 
 
 _DRIFT = {
-    "demand_rps": ("Demand", figures.rate),
-    "remote_fraction": ("Remote share", figures.percent),
+    "demand_rps": (_lazy("Demand"), figures.rate),
+    "remote_fraction": (_lazy("Remote share"), figures.percent),
     "link_gbps": ("", figures.gbps),
 }
 
@@ -314,7 +375,7 @@ def drift(results: Mapping[str, Any], modes: Sequence[str]) -> dict[str, Any] | 
         name, write = _DRIFT[row["what"]]
         shown.append(
             {
-                "name": name or _arrow(row["where"]),
+                "name": str(name) or _arrow(row["where"]),
                 "live": write(row["live"]),
                 "twin": write(row["twin"]),
                 "apart": _apart(row),
@@ -325,23 +386,30 @@ def drift(results: Mapping[str, Any], modes: Sequence[str]) -> dict[str, Any] | 
     off = [row["name"] for row, found in zip(shown, rows, strict=True) if found["agrees"] is False]
     known = [row for row in rows if row["agrees"] is not None]
     if not known:
-        mark, sentence = Mark(*OFF, "not measured"), "Nothing was measured live in this interval."
-    elif off:
-        mark = Mark(*WARN, "drifts")
-        sentence = f"Twin and live are apart in {_listed(off)}: do not trust the twin there yet."
-    else:
-        mark = Mark(*GOOD, "agrees")
-        sentence = (
-            f"Twin and live agree in {_listed([row['name'] for row in shown])}. First tokens are "
-            "not compared: the ticks do not hold them."
+        mark, sentence = (
+            Mark(*OFF, _("not measured")),
+            _("Nothing was measured live in this interval."),
         )
+    elif off:
+        mark = Mark(*WARN, _("drifts"))
+        sentence = _("Twin and live are apart in %(off)s: do not trust the twin there yet.") % {
+            "off": _listed(off)
+        }
+    else:
+        mark = Mark(*GOOD, _("agrees"))
+        sentence = _(
+            "Twin and live agree in %(listed)s. First tokens are not "
+            "compared: the ticks do not hold them."
+        ) % {"listed": _listed([row["name"] for row in shown])}
     lived = rows[0]["policy"] == LIVED
-    under = "Under the plans that were lived." if lived else (
-        "Under the adaptive policy, not the plans that were lived: ask for “as lived” to compare "
-        "like with like."
-    )  # fmt: skip
+    under = _("Under the plans that were lived.")
+    if not lived:
+        under = _(
+            "Under the adaptive policy, not the plans that were lived: ask for “as lived” to "
+            "compare like with like."
+        )
     if not lived and "active" not in modes:
-        under += " The loop was not active then."
+        under += " " + _("The loop was not active then.")
     return {"mark": mark, "sentence": sentence, "under": under, "rows": shown}
 
 
@@ -349,24 +417,28 @@ def _apart(row: Mapping[str, Any]) -> str:
     if row["apart"] is None:
         return figures.NONE
     if row["what"] == "remote_fraction":
-        return f"{_signed(100 * row['apart'])} points"
+        return _("%(signed)s points") % {"signed": _signed(100 * row["apart"])}
     return figures.signed_percent(row["apart"])
 
 
 def _allowed(row: Mapping[str, Any]) -> str:
     if row["what"] == "remote_fraction":
-        return f"{figures.significant(100 * row['allowed'])} points"
+        return _("%(significant)s points") % {
+            "significant": figures.significant(100 * row["allowed"])
+        }
     return figures.percent(row["allowed"])
 
 
 def _agrees(agrees: bool | None) -> Mark:
     if agrees is None:
-        return Mark(*OFF, "not measured")
-    return Mark(*GOOD, "agrees") if agrees else Mark(*WARN, "drifts")
+        return Mark(*OFF, _("not measured"))
+    return Mark(*GOOD, _("agrees")) if agrees else Mark(*WARN, _("drifts"))
 
 
 def _listed(names: Sequence[str]) -> str:
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+    if len(names) == 1:
+        return names[0]
+    return _("%(some)s and %(last)s") % {"some": ", ".join(names[:-1]), "last": names[-1]}
 
 
 def run_rows(
@@ -383,20 +455,23 @@ def run_rows(
 
 
 def _run(run: BacktestRun, now: datetime) -> dict[str, Any]:
-    text = run.state
+    text = str(_STATES[run.state].text)
     if run.state == "running":
         text = figures.percent(round(run.progress, 2))
         if run.policy == ORACLE and not run.progress:
-            text = "searching"
+            text = _("searching")
         if run.heartbeat_at is not None and (now - run.heartbeat_at).total_seconds() > 20:
-            text += f", silent for {figures.duration((now - run.heartbeat_at).total_seconds())}"
+            text += _(", silent for %(duration)s") % {
+                "duration": figures.duration((now - run.heartbeat_at).total_seconds())
+            }
     elif run.state == "done":
         text = figures.duration(run.wall_s)
-    tries = f", attempt {run.attempt}" if run.attempt > 1 else ""
+    tries = _(", attempt %(attempt)s") % {"attempt": run.attempt} if run.attempt > 1 else ""
     return {
         "seed": run.seed,
         "mark": Mark(_STATES[run.state].tone, _STATES[run.state].icon, text),
-        "title": f"seed {run.seed}: {run.state}{tries}",
+        "title": _("seed %(seed)s: %(state)s%(tries)s")
+        % {"seed": run.seed, "state": _STATES[run.state].text, "tries": tries},
     }
 
 

@@ -12,6 +12,7 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
 from django.urls import reverse
 from django.utils import timezone
+from django.utils.translation import gettext as _
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_POST
 
@@ -103,7 +104,7 @@ def one(request: HttpRequest, fleet: str, backtest_id: int) -> HttpResponse:
         "runs": words.run_rows(runs, policies, now),
         "can_cancel": not progress.is_over
         and not backtest.cancel_requested
-        and role_of(request.user).can_operate,
+        and role_of(request.user, found.pk).can_operate,
         "address": request.build_absolute_uri(),
         "curl": f"curl -H 'Authorization: Bearer $TOKEN' {request.build_absolute_uri(api)}",
         "page_data": {
@@ -128,10 +129,12 @@ def cancel(request: HttpRequest, fleet: str, backtest_id: int) -> HttpResponse:
     try:
         backtests.cancel(backtest=found, reason="", **_by(request))
     except Refused as exc:
-        messages.warning(request, f"Nothing was cancelled: it {exc.message}.")
+        messages.warning(
+            request, _("Nothing was cancelled: it %(message)s.") % {"message": exc.message}
+        )
     else:
         messages.success(
-            request, "Cancelled. Runs that are done stay; those under way stop within seconds."
+            request, _("Cancelled. Runs that are done stay; those under way stop within seconds.")
         )
     return redirect("backtest", fleet, backtest_id)
 
@@ -144,7 +147,10 @@ def _create(request: HttpRequest, fleet: Fleet, form: BacktestForm) -> Backtest:
         if upload is not None:
             if upload.size > backtests.MOST_TRACE_BYTES:
                 most, size = (n / 2**20 for n in (backtests.MOST_TRACE_BYTES, upload.size))
-                message = f"has {size:,.0f} MiB; at most {most:,.0f} MiB are taken"
+                message = _("has %(size)s MiB; at most %(most)s MiB are taken") % {
+                    "size": f"{size:,.0f}",
+                    "most": f"{most:,.0f}",
+                }
                 raise Refused("upload", upload.name, message)
             data = upload.read()
             trace = backtests.store_trace(fleet=fleet, name=upload.name, data=data, **_by(request))
@@ -232,8 +238,10 @@ def _page(
         "page": shown,
         "rows": listed,
         "most_bytes": backtests.MOST_TRACE_BYTES,
-        "most_text": "Mooncake jsonl, agentic sessions jsonl, csv of Azure, BurstGPT or ServeGen, "
-        "or an export of this console",
+        "most_text": _(
+            "Mooncake jsonl, agentic sessions jsonl, csv of Azure, "
+            "BurstGPT or ServeGen, or an export of this console"
+        ),
         "page_data": {"is_over": not any(row["is_open"] for row in listed)},
     }
     return render(request, "backtests.html", context, status=status)

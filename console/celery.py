@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import random
 import warnings
@@ -12,6 +13,9 @@ from celery import Celery
 from celery.app.amqp import AMQP
 from celery.exceptions import CPendingDeprecationWarning
 from celery.platforms import SecurityWarning
+from celery.signals import task_prerun, worker_ready
+
+from routing import request_ids
 
 # The model's matrices are small: BLAS threads would only fight the tick for the same cores.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -53,3 +57,18 @@ class _Amqp(AMQP):
 app = Celery("console", amqp=_Amqp)
 app.config_from_object("django.conf:settings", namespace="CELERY")
 app.autodiscover_tasks()
+
+
+@task_prerun.connect
+def _one_id(task_id: str = "", **_: object) -> None:
+    """What a task changes is audited under the task's own id."""
+    request_ids.begin(task_id)
+
+
+@worker_ready.connect
+def _freeze(**_: object) -> None:
+    """What is there now stays for good; compaction makes hundred thousands of objects a minute, and
+    each thousand of them would have all of it looked through for cycles."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 20)

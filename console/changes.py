@@ -6,22 +6,23 @@ when that is no longer the newest, the answer is the conflict page and nothing i
 
 from __future__ import annotations
 
-from datetime import timedelta
 from typing import Any
 
 from django.contrib import messages
-from django.core.exceptions import PermissionDenied
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
+from django.urls import reverse
 from django.utils import timezone
+from django.utils.html import format_html
+from django.utils.translation import gettext as _
 from django.views.decorators.cache import never_cache
 
-from console import effects, plans, policies
-from console.forms import SCOPE_HELP, HoldForm, ModeForm, ReasonForm, TokenForm
-from console.roles import administrators_only, operators_only, role_of
+from console import approval_words, effects, figures, plans
+from console.forms import HoldForm, ModeForm, ReasonForm
+from console.roles import operators_only
 from routing import commands, fleets
-from routing.models import Action, Fleet, Hold, Policy
-from telemetry.models import ApiToken
+from routing.approvals import gate
+from routing.models import Action, Hold, Policy
 
 VIA = "ui"
 CONFLICT = 409
@@ -34,9 +35,11 @@ def mode(request: HttpRequest, fleet: str) -> HttpResponse:
     """Active, advisory, paused: the kill switch. Confirming names what stops and what goes on."""
     policy = policy_of(fleet)
     if request.method == "POST":
-        form = ModeForm(request.POST)
+        form = ModeForm(
+            request.POST, must_type=_must_type(policy, effects.n_gates(policy, timezone.now()))
+        )
         if not form.is_valid():
-            return _mode_page(request, policy, request.POST.get("mode", ""), form.errors)
+            return _mode_page(request, policy, request.POST.get("mode", ""), form)
         asked = form.cleaned_data
         try:
             commands.set_policy(
@@ -57,26 +60,52 @@ def mode(request: HttpRequest, fleet: str) -> HttpResponse:
                 seen_version=asked["version"],
                 wanted=asked["mode"],
             )
-        messages.success(request, f"{fleet} is {asked['mode']} now. {effects.after(asked['mode'])}")
+        done = _("%(fleet)s is %(mode)s now. %(mode2)s") % {
+            "fleet": fleet,
+            "mode": asked["mode"],
+            "mode2": effects.after(asked["mode"]),
+        }
+        back = f"{reverse('mode', args=[fleet])}?to={policy.mode}"
+        messages.success(request, undone_by(done, back, _("Undo: %s again") % policy.mode))
         return redirect("fleet", fleet)
     return _mode_page(request, policy, request.GET.get("to", ""))
 
 
+def undone_by(done: str, address: str, label: str) -> Any:
+    """What was done, with the link to the page that undoes it."""
+    return format_html('{} <a href="{}">{}</a>', done, address, label)
+
+
+def _must_type(policy: Policy, n_gates: int) -> str:
+    return policy.fleet_id if effects.is_large(policy, n_gates) else ""
+
+
 def _mode_page(
-    request: HttpRequest, policy: Policy, wanted: str, errors: Any = None
+    request: HttpRequest, policy: Policy, wanted: str, form: ModeForm | None = None
 ) -> HttpResponse:
     if wanted not in commands.MODES:
-        raise Http404("no such mode")
+        raise Http404(_("no such mode"))
     now = timezone.now()
+    n_gates = effects.n_gates(policy, now)
     context = {
         "fleet": policy.fleet,
         "policy": policy,
         "wanted": wanted,
         "title": effects.MODE_TITLES[wanted],
-        "effects": effects.of_mode(policy, wanted, now),
-        "errors": errors,
+        "effects": approval_words.asked_first(
+            effects.of_mode(policy, wanted, n_gates, now),
+            gate.needed(policy.fleet_id, _switched(policy, wanted)),
+        ),
+        "must_type": _must_type(policy, n_gates),
+        "form": form,
+        "reason": request.POST.get("reason") or request.GET.get("reason", ""),
     }
-    return render(request, "mode.html", context, status=UNPROCESSABLE if errors else 200)
+    return render(request, "mode.html", context, status=UNPROCESSABLE if form else 200)
+
+
+def _switched(policy: Policy, wanted: str) -> gate.Would:
+    before = {"mode": policy.mode, "knobs": policy.knobs}
+    return gate.Would("policy.change", before, before | {"mode": wanted})
 
 
 @operators_only
@@ -91,16 +120,46 @@ def hold(request: HttpRequest, fleet: str) -> HttpResponse:
     initial = _hold_initial(policy, sent)
     form = HoldForm(sent if filled else None, initial=initial, clusters=clusters)
     if filled and form.is_valid():
-        if request.method == "POST":
+        is_moved_on = _is_moved_on(request, policy)
+        if request.method == "POST" and not is_moved_on:
             return _place_hold(request, policy, form)
         if _would_be_refused(policy, form):
             # What another hold forbids is no wrong input: the page re-reads itself when one comes.
             status = 200 if "cluster" in form.errors else UNPROCESSABLE
             return _hold_page(request, policy, form, status=status)
-        expected = effects.of_hold(policy, form.cleaned_data, timezone.now())
-        return _hold_page(request, policy, form, expected)
+        if is_moved_on:
+            form.add_error(
+                None,
+                _("The loop adopted another plan since you looked. Look again, then hold it."),
+            )
+        now = timezone.now()
+        until = form.expires_at(now)
+        would = gate.Would(
+            "hold.place",
+            None,
+            {**form.cleaned_data, "expires_at_s": until.timestamp()},
+            commands.lasts(now, until),
+        )
+        expected = approval_words.asked_first(
+            effects.of_hold(policy, form.cleaned_data, until, now),
+            gate.needed(policy.fleet_id, would),
+        )
+        return _hold_page(request, policy, form, expected, CONFLICT if is_moved_on else 200)
     status = UNPROCESSABLE if request.method == "POST" else 200
     return _hold_page(request, policy, form, status=status)
+
+
+def _is_moved_on(request: HttpRequest, policy: Policy) -> bool:
+    """Whether another plan runs than when it was shown what the hold would do: t that was kept
+    then would be set back now."""
+    seen = request.POST.get("runs")
+    return seen is not None and seen != _runs(policy)
+
+
+def _runs(policy: Policy) -> str:
+    """The plan in force, in words."""
+    running = fleets.newest_adopted(policy.fleet)
+    return f"{running.epoch}.{running.version}" if running else ""
 
 
 def _hold_initial(policy: Policy, sent: Any) -> dict[str, Any]:
@@ -120,7 +179,7 @@ def _would_be_refused(policy: Policy, form: HoldForm) -> bool:
             cluster=asked["cluster"],
             mode=asked["mode"],
             threshold_tokens=asked["threshold_tokens"],
-            expires_at=now + timedelta(seconds=asked["span_s"]),
+            expires_at=form.expires_at(now),
             now=now,
         )
     except commands.Refused as refused:
@@ -138,7 +197,7 @@ def _place_hold(request: HttpRequest, policy: Policy, form: HoldForm) -> HttpRes
             what="mode",
             seen=request.POST.get("seen", ""),
             seen_version=request.POST.get("version", ""),
-            wanted=f"hold {plans.cluster_words(asked)}",
+            wanted=_("hold %(asked)s") % {"asked": plans.cluster_words(asked)},
         )
     user = request.user.get_username()
     try:
@@ -148,7 +207,7 @@ def _place_hold(request: HttpRequest, policy: Policy, form: HoldForm) -> HttpRes
             mode=asked["mode"],
             threshold_tokens=asked["threshold_tokens"],
             owner=user,
-            expires_at=now + timedelta(seconds=asked["span_s"]),
+            expires_at=form.expires_at(now),
             actor=user,
             via=VIA,
             reason=asked["reason"],
@@ -157,12 +216,14 @@ def _place_hold(request: HttpRequest, policy: Policy, form: HoldForm) -> HttpRes
     except commands.Refused as refused:
         form.add_error(refused.field if refused.field in form.fields else None, refused.message)
         return _hold_page(request, policy, form, status=UNPROCESSABLE)
-    where = placed.cluster or "every PD cluster"
-    messages.success(
-        request,
-        f"Held {plans.cluster_words(asked)} in {where} until "
-        f"{placed.expires_at:%Y-%m-%d %H:%M:%S} UTC. The next tick adopts it.",
-    )
+    where = placed.cluster or _("every PD cluster")
+    done = _("Held %(asked)s in %(where)s until %(expires_at)s. The next tick adopts it.") % {
+        "asked": plans.cluster_words(asked),
+        "where": where,
+        "expires_at": figures.stamp(placed.expires_at),
+    }
+    back = reverse("release", args=[policy.fleet_id, placed.pk])
+    messages.success(request, undone_by(done, back, _("Undo: release it")))
     return redirect("fleet", policy.fleet_id)
 
 
@@ -173,7 +234,13 @@ def _hold_page(
     expected: Any = None,
     status: int = 200,
 ) -> HttpResponse:
-    context = {"fleet": policy.fleet, "policy": policy, "form": form, "effects": expected}
+    context = {
+        "fleet": policy.fleet,
+        "policy": policy,
+        "form": form,
+        "effects": expected,
+        "runs": _runs(policy) if expected else "",
+    }
     return render(request, "hold.html", context, status=status)
 
 
@@ -187,10 +254,9 @@ def release(request: HttpRequest, fleet: str, hold_id: int) -> HttpResponse:
         "fleet": found.fleet,
         "hold": found,
         "ended": found.released_at is not None or found.expires_at <= now,
-        "words": plans.cluster_words(
-            {"mode": found.mode, "threshold_tokens": found.threshold_tokens}
-        ),
+        "words": plans.hold_words(found),
         "effects": effects.of_release(found, now),
+        "reason": request.POST.get("reason") or request.GET.get("reason", ""),
     }
     if request.method == "POST":
         form = ReasonForm(request.POST)
@@ -208,82 +274,11 @@ def release(request: HttpRequest, fleet: str, hold_id: int) -> HttpResponse:
         except commands.Refused as refused:
             context |= {"ended": True, "error": refused.message}
             return render(request, "release.html", context, status=CONFLICT)
-        messages.success(request, f"Released. {context['effects'].summary}")
+        messages.success(
+            request, _("Released. %(summary)s") % {"summary": context["effects"].summary}
+        )
         return redirect("fleet", fleet)
     return render(request, "release.html", context)
-
-
-@operators_only
-@never_cache
-def tokens(request: HttpRequest) -> HttpResponse:
-    """Machine keys: operators see them, administrators issue them."""
-    names = list(Fleet.objects.order_by("name").values_list("name", flat=True))
-    form, secret, status = TokenForm(fleets=names, initial={"expires_days": 90}), None, 200
-    if request.method == "POST":
-        if not role_of(request.user).can_administer:
-            raise PermissionDenied("Only administrators issue and revoke tokens.")
-        form = TokenForm(request.POST, fleets=names)
-        secret = _issue(request, form) if form.is_valid() else None
-        status = 200 if secret else UNPROCESSABLE
-    now = timezone.now()
-    context = {
-        "rows": [
-            {"token": token, "mark": policies.token_mark(token, now)}
-            for token in ApiToken.objects.order_by("-created_at")
-        ],
-        "form": form,
-        "secret": secret,
-        "issued": form.cleaned_data["name"] if secret else "",
-        "scope_help": SCOPE_HELP,
-    }
-    return render(request, "tokens.html", context, status=status)
-
-
-def _issue(request: HttpRequest, form: TokenForm) -> str | None:
-    asked, now = form.cleaned_data, timezone.now()
-    days = asked["expires_days"]
-    try:
-        _, secret = commands.issue_token(
-            name=asked["name"],
-            scopes=asked["scopes"],
-            fleet=asked["fleet"],
-            expires_at=now + timedelta(days=days) if days else None,
-            actor=request.user.get_username(),
-            via=VIA,
-            reason="",
-            now=now,
-        )
-    except commands.Refused as refused:
-        form.add_error(refused.field if refused.field in form.fields else None, refused.message)
-        return None
-    return secret
-
-
-@administrators_only
-@never_cache
-def revoke_token(request: HttpRequest, token_id: int) -> HttpResponse:
-    """End a token at once; says what stops working."""
-    token = get_object_or_404(ApiToken, pk=token_id)
-    context: dict[str, Any] = {"token": token, "scope_help": SCOPE_HELP}
-    if request.method == "POST":
-        form = ReasonForm(request.POST)
-        if not form.is_valid():
-            context["form"] = form
-            return render(request, "revoke.html", context, status=UNPROCESSABLE)
-        try:
-            commands.revoke_token(
-                token_id=token_id,
-                actor=request.user.get_username(),
-                via=VIA,
-                reason=form.cleaned_data["reason"],
-                now=timezone.now(),
-            )
-        except commands.Refused as refused:
-            context["error"] = refused.message
-            return render(request, "revoke.html", context, status=CONFLICT)
-        messages.success(request, f"Revoked {token.name}. Whoever holds it is refused from now on.")
-        return redirect("tokens")
-    return render(request, "revoke.html", context)
 
 
 def policy_of(fleet: str) -> Policy:

@@ -25,9 +25,11 @@ from django.contrib.auth import get_user
 from django.contrib.sessions.backends.base import SessionBase
 from django.db import DatabaseError
 from django.http import HttpRequest, parse_cookie
+from django.utils import timezone
 from django.utils.module_loading import import_string
 
-from console.auth import scopes_of
+from console import sessions
+from console.auth import may
 from console.hub import Hub, Socket
 from console.live_state import MOST_ROWS, Scope
 from routing.models import Fleet
@@ -161,7 +163,7 @@ class LiveConsumer(AsyncWebsocketConsumer):
     async def _recheck(self, fleet: str) -> None:
         """Drop the socket once its person is signed out, deactivated or without rights."""
         while True:
-            await asyncio.sleep(self._recheck_s * random.uniform(0.8, 1.0))
+            await asyncio.sleep(self._recheck_s * random.uniform(0.7, 0.9))
             refusal = None
             while True:
                 try:
@@ -208,10 +210,10 @@ def _refusal(session_key: str, fleet: str) -> tuple[int, str] | None:
     request = HttpRequest()
     request.session = _session_store()(session_key or None)
     user = get_user(request)
-    if not user.is_authenticated:
+    if not user.is_authenticated or sessions.is_over(request.session, timezone.now()):
         return 401, "log in first"
-    if "read" not in scopes_of(user):
-        return 403, "this account is in no group: it may not look at fleets"
+    if not may(user, "read", fleet):
+        return 403, "this account is in no group that may look at this fleet"
     if not Fleet.objects.filter(pk=fleet).exists():
         return 404, f"there is no fleet {fleet!r}"
     return None

@@ -177,7 +177,9 @@ def write_scenario(state: Path, options: Options) -> Path:
     folder = _folder(state)
     ports = _kept_ports(folder, document, options["n_gates"])
     for cluster in clusters:
-        cluster["control_urls"] = [f"{_url(ports['admin'])}/clusters/{cluster['name']}"]
+        control = f"{_url(ports['admin'])}/clusters/{cluster['name']}"
+        serves_at = _url(ports[f"local{_suffix(cluster['name'])}"])
+        cluster["routers"] = [{"kind": "stack", "url": control, "serves_at": serves_at}]
     return _write(folder / "scenario.toml", document)
 
 

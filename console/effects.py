@@ -3,25 +3,36 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
+from django.db.models import Count, Q
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy as _lazy
+from django.utils.translation import ngettext
+
 from console import figures
 from console.context import STALE_AFTER_S
-from console.link_states import probed_at
-from console.plans import cluster_words, roles
-from routing import commands, fleets, knobs
+from console.plans import cluster_words, hold_words, roles
+from routing import commands, delivery, fleets, knobs, rebalance
 from routing.core.decide import decide
 from routing.core.jsonable import from_jsonable
-from routing.core.types import LinkMemory, Memory, Observation, Prediction, Verdict
+from routing.core.types import Memory, Observation, Prediction, Verdict
 from routing.models import Decision, Hold, Policy, Rebalance, RouterState, Tick
 
-MODE_TITLES = {"active": "Activate the loop", "advisory": "Only advise", "paused": "Pause the loop"}
+MODE_TITLES = {
+    "active": _lazy("Activate the loop"),
+    "advisory": _lazy("Only advise"),
+    "paused": _lazy("Pause the loop"),
+}
 _AFTER = {
-    "active": "The next tick may push a plan.",
-    "advisory": "Gates keep the plan they run; what the loop would do is recorded as advice.",
-    "paused": "Gates keep the plan they run; nothing is decided until the mode changes.",
+    "active": _lazy("The next tick may push a plan."),
+    "advisory": _lazy(
+        "Gates keep the plan they run; what the loop would do is recorded as advice."
+    ),
+    "paused": _lazy("Gates keep the plan they run; nothing is decided until the mode changes."),
 }
 
 
@@ -32,6 +43,22 @@ class Effect:
     label: str
     text: str
 
+    @classmethod
+    def stops(cls, text: str) -> Effect:
+        return cls("bad", "bad", _("Stops:"), text)
+
+    @classmethod
+    def goes_on(cls, text: str) -> Effect:
+        return cls("good", "ok", _("Goes on:"), text)
+
+    @classmethod
+    def changes(cls, text: str) -> Effect:
+        return cls("warn", "warn", _("Changes:"), text)
+
+    @classmethod
+    def undo(cls, text: str) -> Effect:
+        return cls("", "wait", _("Undo:"), text)
+
 
 @dataclass(frozen=True)
 class Effects:
@@ -39,204 +66,246 @@ class Effects:
     summary: str = ""
 
 
-def _stops(text: str) -> Effect:
-    return Effect("bad", "bad", "Stops:", text)
-
-
-def _goes_on(text: str) -> Effect:
-    return Effect("good", "ok", "Goes on:", text)
-
-
-def _moves(text: str) -> Effect:
-    return Effect("warn", "warn", "Changes:", text)
-
-
-def _undo(text: str) -> Effect:
-    return Effect("", "wait", "Undo:", text)
-
-
 def after(mode: str) -> str:
     """One sentence for after the switch."""
-    return _AFTER[mode]
+    return str(_AFTER[mode])
 
 
-def of_mode(policy: Policy, wanted: str, now: datetime) -> Effects:
+def of_mode(policy: Policy, wanted: str, n_gates: int, now: datetime) -> Effects:
     """What switching to `wanted` stops and what it leaves alone."""
-    gates = _gates_words(policy, now)
-    going = _goes_on("measuring, charts and the record of every tick.")
+    gates = ngettext("the %(n)s gate now connected", "the %(n)s gates now connected", n_gates) % {
+        "n": n_gates
+    }
+    going = Effect.goes_on(_("measuring, charts and the record of every tick."))
     if wanted == "active":
         limits = knobs.effective(policy.knobs)
         tick = fleets.newest_tick(policy.fleet)
-        says = f" The loop's last word: {tick.verdict['message']}" if tick else ""
+        says = ""
+        if tick:
+            says = " " + _("The loop's last word: %(message)s") % {
+                "message": tick.verdict["message"]
+            }
         return Effects(
             (
-                _moves(
-                    f"from the next tick on the loop pushes plans to {gates}: t between "
-                    f"{figures.tokens(limits['t_min_tokens'])} and "
-                    f"{figures.tokens(limits['t_max_tokens'])}, at most "
-                    f"×{figures.significant(limits['t_max_step_factor'])} a step and "
-                    f"{limits['max_changes_per_hour']} changes an hour.{says}"
+                Effect.changes(
+                    _(
+                        "from the next tick on the loop pushes plans to "
+                        "%(gates)s: t between %(t_min_tokens)s and "
+                        "%(t_max_tokens)s, at most ×%(t_max_step_factor)s a step "
+                        "and %(max_changes_per_hour)s changes an hour.%(says)s"
+                    )
+                    % {
+                        "gates": gates,
+                        "t_min_tokens": figures.tokens(limits["t_min_tokens"]),
+                        "t_max_tokens": figures.tokens(limits["t_max_tokens"]),
+                        "t_max_step_factor": figures.significant(limits["t_max_step_factor"]),
+                        "max_changes_per_hour": limits["max_changes_per_hour"],
+                        "says": says,
+                    }
                 ),
                 going,
-                _undo("pause it from the same menu; gates then keep what they run."),
+                Effect.undo(_("pause it from the same menu; gates then keep what they run.")),
             )
         )
+    running = fleets.newest_adopted(policy.fleet)
     if wanted == "advisory":
-        stops = "pushing plans, also for congestion or a link that is down."
-        decides = _goes_on("deciding; what the loop would do is recorded as advice.")
+        stops = _("pushing plans, also for congestion or a link that is down.")
+        decides = Effect.goes_on(_("deciding; what the loop would do is recorded as advice."))
     else:
-        stops = "deciding and pushing, also for congestion or a link that is down. Holds wait."
+        stops = _("deciding and pushing, also for congestion or a link that is down. Holds wait.")
         decides = going
     return Effects(
         (
-            _stops(stops),
-            _goes_on(f"{gates} route by {_plan_words(policy)} until somebody acts."),
+            Effect.stops(stops),
+            Effect.goes_on(
+                _("%(gates)s route by %(policy)s until somebody acts.")
+                % {"gates": gates, "policy": _plan_words(running)}
+            ),
             decides,
-            _undo("activate it again from the same menu."),
+            *_under_way(policy, running, now),
+            Effect.undo(_("activate it again from the same menu, or by the link that shows then.")),
         )
     )
 
 
-def of_hold(policy: Policy, asked: dict[str, Any], now: datetime) -> Effects:
+LARGE_GATES, LARGE_CLUSTERS = 10, 3
+"""From so many on a switch is confirmed by typing the fleet's name."""
+
+
+def is_large(policy: Policy, n_gates: int) -> bool:
+    """Whether a switch of mode reaches so much that a slip of the hand must not do it."""
+    return n_gates >= LARGE_GATES or len(_pd_clusters(policy)) >= LARGE_CLUSTERS
+
+
+def _under_way(policy: Policy, newest: Decision | None, now: datetime) -> list[Effect]:
+    """What was begun and is not over: a mode stops none of it."""
+    items = []
+    waits = (
+        0 if newest is None else newest.deliveries.filter(state__in=delivery.CANCELLABLE).count()
+    )
+    if newest is not None and waits:
+        text = ngettext(
+            "delivering v%(version)s: %(n)s router has not said yet that it runs there.",
+            "delivering v%(version)s: %(n)s routers have not said yet that it runs there.",
+            waits,
+        ) % {"version": newest.version, "n": waits}
+        items.append(Effect("warn", "wait", _("Pending:"), text))
+    moving = Rebalance.objects.filter(fleet=policy.fleet, state__in=rebalance.ACTIVE)
+    moving = moving.annotate(n_done=Count("moves", filter=Q(moves__step="done")))
+    for row in moving.order_by("cluster"):
+        n_wanted = abs(row.to_n_prefill - row.from_n_prefill)
+        text = _(
+            "moving %(cluster)s to %(row)s, %(n_done)s of %(n_wanted)s "
+            "moved: it is carried to its end. Cancel it on its own page."
+        ) % {
+            "cluster": row.cluster,
+            "row": roles_wanted(row),
+            "n_done": row.n_done,
+            "n_wanted": n_wanted,
+        }
+        items.append(Effect("warn", "wait", _("Pending:"), text))
+    for hold in commands.open_holds(policy.fleet, now):
+        where = hold.cluster or _("every PD cluster")
+        text = _(
+            "%(owner)s's hold of %(hold)s in %(where)s, until "
+            "%(expires_at)s: what gates run stays, and its time runs."
+        ) % {
+            "owner": hold.owner,
+            "hold": hold_words(hold),
+            "where": where,
+            "expires_at": figures.stamp(hold.expires_at),
+        }
+        items.append(Effect("warn", "wait", _("Pending:"), text))
+    return items
+
+
+def of_hold(policy: Policy, asked: dict[str, Any], until: datetime, now: datetime) -> Effects:
     """What holding a plan would move, by the model at the traffic of the last tick."""
-    until = now + timedelta(seconds=asked["span_s"])
-    where = asked["cluster"] or "every PD cluster"
+    where = asked["cluster"] or _("every PD cluster")
     held = [asked["cluster"]] if asked["cluster"] else _pd_clusters(policy)
-    items = [_moves(line) for line in _hold_moves(policy, dict.fromkeys(held, asked), now)]
+    items = [Effect.changes(line) for line in _hold_moves(policy, dict.fromkeys(held, asked), now)]
     items += [
-        _stops(
-            f"deciding for {where} until {figures.stamp(until)}, also for congestion or a link "
-            "that is down."
+        Effect.stops(
+            _("deciding for %(where)s until %(until)s, also for congestion or a link that is down.")
+            % {"where": where, "until": figures.stamp(until)}
         ),
-        _goes_on(_others_words(policy, asked["cluster"])),
-        _undo("release the hold from the fleet page; the next tick is automatic again."),
+        Effect.goes_on(_others_words(policy, asked["cluster"])),
+        Effect.undo(_("release the hold from the fleet page; the next tick is automatic again.")),
     ]
-    return Effects((*_not_now(policy, "the hold waits"), *items))
+    return Effects((*what_waits(policy), *items))
+
+
+def of_all_local(policy: Policy, clusters: Sequence[str], now: datetime) -> tuple[Effect, ...]:
+    """What prefilling everything of these PD clusters locally would move, by the same model."""
+    asked = {"mode": "always_local", "threshold_tokens": None}
+    lines = _hold_moves(policy, dict.fromkeys(clusters, asked), now) if clusters else []
+    return tuple(Effect.changes(line) for line in lines)
 
 
 def of_roll_back(policy: Policy, decision: Decision, now: datetime) -> Effects:
     """What holding an earlier plan everywhere would move, and what of it does not come back."""
     wanted = decision.plan["clusters"]
-    items = [_moves(line) for line in _hold_moves(policy, wanted, now)]
+    items = [Effect.changes(line) for line in _hold_moves(policy, wanted, now)]
     running = fleets.newest_adopted(policy.fleet)
     runs = running.plan["clusters"] if running else {}
     for cluster, plan in wanted.items():
         if cluster in runs and roles(runs[cluster]) != roles(plan):
-            text = (
-                f"roles. {cluster} had {roles(plan)} in that plan and has {roles(runs[cluster])} "
-                "now; no instance is moved back."
+            text = _(
+                "roles. %(cluster)s had %(plan)s in that plan and has "
+                "%(roles)s now; no instance is moved back."
+            ) % {"cluster": cluster, "plan": roles(plan), "roles": roles(runs[cluster])}
+            items.append(Effect("warn", "warn", _("Not part of it:"), text))
+    items += [
+        Effect.stops(
+            _(
+                "choosing t and moving roles for %(wanted)s until the hold ends, "
+                "also for congestion or a link that is down."
             )
-            items.append(Effect("warn", "warn", "Not part of it:", text))
-    items += [
-        _stops(
-            f"choosing t and moving roles for {', '.join(wanted)} until the hold ends, also for "
-            "congestion or a link that is down."
+            % {"wanted": ", ".join(wanted)}
         ),
-        _goes_on("measuring, charts and the record of every tick."),
-        _undo(
-            "release the hold from the fleet page, or let it run out: from the next tick on the "
-            "loop is automatic again."
+        Effect.goes_on(_("measuring, charts and the record of every tick.")),
+        Effect.undo(
+            _(
+                "release the hold from the fleet page, or let it run out: from "
+                "the next tick on the loop is automatic again."
+            )
         ),
     ]
-    return Effects((*_not_now(policy, "the plan waits"), *items))
+    return Effects((*_not_now(policy, _("the plan waits")), *items))
 
 
-def of_delivery_cancel(decision: Decision, router: RouterState | None, name: str) -> Effects:
-    """What it means that nobody waits for a router to run `decision` any more."""
-    goes_on = f"{name} is not known any more."
-    if router is not None:
-        runs = "no plan, everything local"
-        if router.version_running is not None:
-            runs = f"v{router.version_running}"
-        goes_on = (
-            f"{name}, last heard of at {figures.clock(router.last_seen_at)}, routes by {runs} "
-            "for as long as it lives."
-        )
-    return Effects(
-        (
-            _moves(f"v{decision.version} counts as cancelled for {name}, with your reason."),
-            _goes_on(goes_on),
-            _goes_on(f"when {name} is back it is sent the newest plan, and that only."),
-            _undo("nothing to undo: once it says it runs the plan, that is recorded."),
-        )
-    )
+def roles_wanted(row: Rebalance) -> str:
+    return _("%(to_n_prefill)s prefill and %(to_n_decode)s decode") % {
+        "to_n_prefill": row.to_n_prefill,
+        "to_n_decode": row.to_n_decode,
+    }
 
 
-def of_rebalance_cancel(row: Rebalance) -> Effects:
-    """What is put back when a move of roles is given up, and what stays as it is."""
-    items = [_stops(f"moving instances of {row.cluster} towards {_target(row)}.")]
-    for move in row.moves.order_by("seq"):
-        name = move.instance.split("/", 1)[1]
-        if move.step == "planned":
-            items.append(_goes_on(f"{name} stays {move.from_role}: its move has not begun."))
-        elif move.step == "done":
-            items.append(_goes_on(f"{name} stays {move.to_role}: it has moved."))
-        elif move.step == "uncordon":
-            text = f"{name} has its new role, {move.to_role}, and is opened with it."
-            items.append(_goes_on(text))
-        elif move.step not in ("restore", "restored"):
-            on_it = f", with {move.requests} requests on it" if move.requests else ""
-            back = f"is put back: {move.from_role} again, and it takes requests again."
-            if move.step == "verify":
-                back = f"goes back to {move.from_role} if it is idle, else stays {move.to_role}."
-            items.append(_moves(f"{name} (step {move.step}{on_it}) {back}"))
-    items += [
-        _goes_on("requests: none is cut off. The plan itself, with t, stays in force."),
-        _undo(
-            "the loop may ask for these roles again after its rest; set roles_mode to fixed in the "
-            "policy to keep them."
-        ),
-    ]
-    return Effects(tuple(items))
-
-
-def of_breaker_reset(name: str, memory: LinkMemory | None) -> Effects:
-    """What closing a breaker lets through at once, and what goes on watching it."""
-    probe = "It is half open now: without a reset the probe alone decides."
-    if memory is not None and memory.breaker == "open":
-        at = figures.clock(probed_at(memory))
-        probe = f"Without a reset a few requests probe it from {at} on, and close it if they pass."
-    return Effects(
-        (
-            _moves(
-                f"from the next tick on {name} is used again for all that the plan sends over it. "
-                f"{probe}"
-            ),
-            _moves("that it ever opened is forgotten: its waits do not double from here on."),
-            _goes_on("counting transfers; too many that fail open it again in the same tick."),
-            _undo("nothing to undo by hand: hold everything local to keep the link unused."),
-        )
-    )
-
-
-def _target(row: Rebalance) -> str:
-    return f"{row.to_n_prefill} prefill and {row.to_n_decode} decode"
+def what_waits(policy: Policy) -> tuple[Effect, ...]:
+    """That a hold waits, where the fleet is not active."""
+    return _not_now(policy, _("the hold waits"))
 
 
 def _not_now(policy: Policy, waits: str) -> tuple[Effect, ...]:
     if policy.mode == "active":
         return ()
-    text = f"the fleet is {policy.mode}, so {waits} until it is active."
-    return (Effect("warn", "warn", "Not now:", text),)
+    text = _("the fleet is %(mode)s, so %(waits)s until it is active.") % {
+        "mode": policy.mode,
+        "waits": waits,
+    }
+    return (Effect("warn", "warn", _("Not now:"), text),)
 
 
 def of_release(hold: Hold, now: datetime) -> Effects:
     """What ending a hold gives back to the loop."""
-    where = hold.cluster or "every PD cluster"
+    where = hold.cluster or _("every PD cluster")
+    if not hold.mode:
+        return _of_role_release(hold)
     policy = Policy.objects.select_related("fleet").get(fleet_id=hold.fleet_id)
     verdict = _verdict(policy, [h for h in commands.open_holds(policy.fleet, now) if h != hold])
     wants = ""
     if verdict is not None and verdict.best_plan:
         best = (dataclasses.asdict(plan) for plan in verdict.best_plan.values())
-        wants = f" The model's best now: {', '.join(cluster_words(plan) for plan in best)}."
+        wants = " " + _("The model's best now: %(plans)s.") % {
+            "plans": ", ".join(cluster_words(plan) for plan in best)
+        }
     return Effects(
         (
-            _moves(f"the loop decides for {where} again from the next tick on.{wants}"),
-            _goes_on("the held plan stays in force until the loop changes it."),
-            _undo("hold it again."),
+            Effect.changes(
+                _("the loop decides for %(where)s again from the next tick on.%(wants)s")
+                % {"where": where, "wants": wants}
+            ),
+            Effect.goes_on(_("the held plan stays in force until the loop changes it.")),
+            Effect.undo(_("hold it again.")),
         ),
-        summary=f"The loop decides for {where} again from the next tick on.",
+        summary=_("The loop decides for %(where)s again from the next tick on.") % {"where": where},
     )
+
+
+def _of_role_release(hold: Hold) -> Effects:
+    summary = _("The roles of %(cluster)s are the loop's again from the next tick on.") % {
+        "cluster": hold.cluster
+    }
+    items = [
+        Effect.changes(
+            _(
+                "the roles of %(cluster)s are the loop's again from the next "
+                "tick on: it may move instances back once that is worth it for "
+                "long enough."
+            )
+            % {"cluster": hold.cluster}
+        ),
+        Effect.goes_on(_("the roles there are, until the loop asks for others; t all the while.")),
+        Effect.undo(_("ask for the roles again.")),
+    ]
+    moving = hold.rebalances.filter(state__in=rebalance.ACTIVE).first()
+    if moving is not None:
+        text = _("moving %(cluster)s to %(moving)s: cancel that on its own page.") % {
+            "cluster": moving.cluster,
+            "moving": roles_wanted(moving),
+        }
+        items.insert(1, Effect.goes_on(text))
+    return Effects(tuple(items), summary=summary)
 
 
 def _hold_moves(policy: Policy, wanted: dict[str, dict[str, Any]], now: datetime) -> list[str]:
@@ -247,13 +316,18 @@ def _hold_moves(policy: Policy, wanted: dict[str, dict[str, Any]], now: datetime
     for cluster, asked in wanted.items():
         words = cluster_words(asked)
         if cluster not in runs:
-            lines.append(f"{cluster}'s first plan is {words}; gates send all local until then.")
+            lines.append(
+                _("%(cluster)s's first plan is %(words)s; gates send all local until then.")
+                % {"cluster": cluster, "words": words}
+            )
             continue
         before = cluster_words(runs[cluster])
         lines.append(
-            f"{cluster} keeps {words}, what it runs now."
+            _("%(cluster)s keeps %(words)s, what it runs now.")
+            % {"cluster": cluster, "words": words}
             if before == words
-            else f"{cluster} goes from {before} to {words} with the next tick."
+            else _("%(cluster)s goes from %(before)s to %(words)s with the next tick.")
+            % {"cluster": cluster, "before": before, "words": words}
         )
     held = [
         Hold(
@@ -269,7 +343,9 @@ def _hold_moves(policy: Policy, wanted: dict[str, dict[str, Any]], now: datetime
     ]
     verdict = _verdict(policy, held)
     if verdict is None or verdict.current is None:
-        lines.append("what that does to capacity is unknown: no tick measured demand and lengths.")
+        lines.append(
+            _("what that does to capacity is unknown: no tick measured demand and lengths.")
+        )
     else:
         lines.append(_figures_words(verdict.current, verdict.adopted or verdict.current))
     return lines
@@ -277,19 +353,29 @@ def _hold_moves(policy: Policy, wanted: dict[str, dict[str, Any]], now: datetime
 
 def _figures_words(now: Prediction, then: Prediction) -> str:
     links = ", ".join(
-        f"link {name.replace('->', ' → ')} {figures.gbps(now.link_gbps.get(name))} → "
-        f"{figures.gbps(gbps)}"
+        _("link %(replace)s %(gbps)s → %(gbps2)s")
+        % {
+            "replace": name.replace("->", " → "),
+            "gbps": figures.gbps(now.link_gbps.get(name)),
+            "gbps2": figures.gbps(gbps),
+        }
         for name, gbps in then.link_gbps.items()
     )
     demand = now.lambda_max_rps / now.headroom if now.headroom else None
     over = demand is not None and then.lambda_max_rps < demand
-    queues = " That is more than it would carry: requests would queue without end." if over else ""
-    return (
-        f"remote share {figures.percent(now.remote_fraction)} → "
-        f"{figures.percent(then.remote_fraction)}, {links + ', ' if links else ''}capacity "
-        f"{figures.rate(now.lambda_max_rps)} → {figures.rate(then.lambda_max_rps)}; demand now "
-        f"{figures.rate(demand)}.{queues}"
-    )
+    share = _("remote share %(before)s → %(after)s") % {
+        "before": figures.percent(now.remote_fraction),
+        "after": figures.percent(then.remote_fraction),
+    }
+    capacity = _("capacity %(before)s → %(after)s; demand now %(demand)s.") % {
+        "before": figures.rate(now.lambda_max_rps),
+        "after": figures.rate(then.lambda_max_rps),
+        "demand": figures.rate(demand),
+    }
+    words = ", ".join(part for part in (share, links, capacity) if part)
+    if over:
+        words += " " + _("That is more than it would carry: requests would queue without end.")
+    return words
 
 
 def _verdict(policy: Policy, holds: list[Hold]) -> Verdict | None:
@@ -318,21 +404,23 @@ def _pd_clusters(policy: Policy) -> list[str]:
 def _others_words(policy: Policy, cluster: str) -> str:
     others = [name for name in _pd_clusters(policy) if cluster and name != cluster]
     if others:
-        return f"measuring everywhere, and deciding for {', '.join(others)}."
-    return "measuring, charts and the record of every tick."
+        return _("measuring everywhere, and deciding for %(others)s.") % {
+            "others": ", ".join(others)
+        }
+    return _("measuring, charts and the record of every tick.")
 
 
-def _gates_words(policy: Policy, now: datetime) -> str:
+def n_gates(policy: Policy, now: datetime) -> int:
+    """Gates that were heard of lately."""
     heard = now - timedelta(seconds=STALE_AFTER_S)
-    n = RouterState.objects.filter(fleet=policy.fleet, last_seen_at__gte=heard).count()
-    return "the 1 gate now connected" if n == 1 else f"the {n} gates now connected"
+    return RouterState.objects.filter(fleet=policy.fleet, last_seen_at__gte=heard).count()
 
 
-def _plan_words(policy: Policy) -> str:
-    running = fleets.newest_adopted(policy.fleet)
+def _plan_words(running: Decision | None) -> str:
     if running is None:
-        return "no plan, everything local,"
+        return _("no plan, everything local,")
     plans = ", ".join(
-        f"{cluster_words(plan)} in {name}" for name, plan in running.plan["clusters"].items()
+        _("%(plan)s in %(name)s") % {"plan": cluster_words(plan), "name": name}
+        for name, plan in running.plan["clusters"].items()
     )
     return f"v{running.version} ({plans})"

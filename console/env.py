@@ -3,6 +3,7 @@ against this list, so a setting cannot exist without a line of documentation."""
 
 from __future__ import annotations
 
+import ipaddress
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -56,6 +57,10 @@ def _words(raw: str) -> list[str]:
     return [word.strip() for word in raw.split(",") if word.strip()]
 
 
+def _networks(raw: str) -> list[str]:
+    return [str(ipaddress.ip_network(word)) for word in _words(raw)]
+
+
 def _headers(raw: str) -> dict[str, str]:
     headers = {}
     for line in filter(None, (part.strip() for part in raw.split(";"))):
@@ -64,6 +69,17 @@ def _headers(raw: str) -> dict[str, str]:
             raise ValueError("must be 'Name: value; Name: value'")
         headers[name.strip()] = value.strip()
     return headers
+
+
+def _groups(raw: str) -> dict[str, tuple[str, ...]]:
+    groups: dict[str, tuple[str, ...]] = {}
+    for part in filter(None, (part.strip() for part in raw.split(";"))):
+        # The last = counts: the name of theirs may be one of LDAP, with some of its own.
+        theirs, equals, ours = (word.strip() for word in part.rpartition("="))
+        if not (equals and theirs and ours):
+            raise ValueError("must be 'their group=our group; …'")
+        groups[theirs] = (*groups.get(theirs, ()), ours)
+    return groups
 
 
 def _url(*schemes: str) -> Callable[[str], str]:
@@ -126,6 +142,47 @@ SETTINGS: tuple[Setting, ...] = (
         _boolean,
     ),
     Setting(
+        "CONSOLE_SESSION_H",
+        168,
+        "Hours after which whoever signed in signs in again, whatever they did meanwhile.",
+        _positive_integer,
+    ),
+    Setting(
+        "CONSOLE_LOCAL_PASSWORDS",
+        True,
+        "Sign in with passwords of this console; switch it off where everybody comes by OIDC.",
+        _boolean,
+    ),
+    Setting(
+        "CONSOLE_OIDC_ISSUER",
+        None,
+        "Identity provider (https://host/realm) that people may sign in with; empty is none.",
+        _url("http", "https"),
+    ),
+    Setting("CONSOLE_OIDC_CLIENT_ID", "", "What the provider calls this console."),
+    Setting("CONSOLE_OIDC_SECRET", "", "The client's secret at the provider."),
+    Setting("CONSOLE_OIDC_NAME", "single sign-on", "What the button to sign in says."),
+    Setting(
+        "CONSOLE_OIDC_SCOPES",
+        ["openid", "profile", "email"],
+        "Scopes asked of the provider, comma separated; some need `groups` too.",
+        _words,
+    ),
+    Setting("CONSOLE_OIDC_GROUPS_CLAIM", "groups", "The claim that lists somebody's groups there."),
+    Setting(
+        "CONSOLE_OIDC_GROUPS",
+        None,
+        "Groups here by groups there, `sre=operator; pd-team=operator:demo`; without it people are"
+        " put into groups here.",
+        _groups,
+    ),
+    Setting(
+        "CONSOLE_OIDC_DOMAINS",
+        [],
+        "Domains of verified addresses that may sign in by OIDC, comma separated; empty is any.",
+        _words,
+    ),
+    Setting(
         "CONSOLE_TICK_S", 2.0, "Seconds between two passes of the decision loop.", _positive_number
     ),
     Setting(
@@ -173,6 +230,36 @@ SETTINGS: tuple[Setting, ...] = (
         "Headers of both, `Name: value; Name: value`, such as Mimir's `X-Scope-OrgID: prfaas`.",
         _headers,
     ),
+    Setting(
+        "CONSOLE_ROUTERS_DIR",
+        None,
+        "Folder of the keys and manifests of routers that a scenario names.",
+    ),
+    Setting(
+        "CONSOLE_URL",
+        "http://127.0.0.1:8000",
+        "Where people reach the console: what links in alerts begin with.",
+        _url("http", "https"),
+    ),
+    Setting(
+        "CONSOLE_ALERT_NETWORKS",
+        [],
+        "Networks (CIDR) beside the public ones that alerts may be sent to, comma separated.",
+        _networks,
+    ),
+    Setting(
+        "CONSOLE_API_READS",
+        1_200,
+        "Requests a minute that one person or token may read the API with, after which 429.",
+        _positive_integer,
+    ),
+    Setting(
+        "CONSOLE_API_CHANGES",
+        240,
+        "Requests a minute that one person or token may change something with.",
+        _positive_integer,
+    ),
+    Setting("CONSOLE_MAX_STREAMS", 200, "Event streams one web process serves.", _positive_integer),
     Setting(
         "CONSOLE_MAX_SOCKETS", 2_000, "Browser sockets one web process accepts.", _positive_integer
     ),

@@ -6,10 +6,13 @@ table of cases that both must pass. Missing (None) is never written as zero.
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from decimal import ROUND_HALF_UP, Decimal
 from itertools import pairwise
 from typing import Any
+
+from django.utils.timezone import get_current_timezone
+from django.utils.translation import gettext as _
 
 NONE = "–"
 _SUFFIXES = ((1e9, "G"), (1e6, "M"), (1e3, "K"))
@@ -46,7 +49,7 @@ def _digits(value: float) -> str:
 def exact(value: float | None) -> str:
     """The number itself with separators, for the hover text."""
     if value is None:
-        return "not measured"
+        return _("not measured")
     if value == int(value):
         return f"{int(value):,}"
     return f"{value:,.6f}".rstrip("0").rstrip(".")
@@ -111,30 +114,51 @@ def duration(seconds: float | None) -> str:
 def age(seconds: float | None) -> str:
     """How long ago, in whole units: `now`, `4 s ago`, `3 min ago`, `2 h ago`, `5 d ago`."""
     if seconds is None:
-        return "never"
+        return _("never")
     whole = int(max(seconds, 0.0))
-    for limit, scale, unit in ((60, 1, "s"), (3600, 60, "min"), (86_400, 3600, "h")):
-        if whole < limit:
-            return f"{whole // scale} {unit} ago" if whole else "now"
-    return f"{whole // 86_400} d ago"
+    if whole == 0:
+        return _("now")
+    if whole < 60:
+        return _("%(n)s s ago") % {"n": whole}
+    if whole < 3600:
+        return _("%(n)s min ago") % {"n": whole // 60}
+    if whole < 86_400:
+        return _("%(n)s h ago") % {"n": whole // 3600}
+    return _("%(n)s d ago") % {"n": whole // 86_400}
 
 
 def clock(at: datetime | float | None) -> str:
-    """Wall clock of a moment, UTC."""
-    moment = _moment(at)
-    return NONE if moment is None else f"{moment:%H:%M:%S}"
+    """Wall clock of a moment, in the reader's zone (`console.zones`; UTC outside of pages)."""
+    local = _local(at)
+    return NONE if local is None else f"{local:%H:%M:%S}"
+
+
+def moment(at: datetime | float | None) -> str:
+    """Wall clock of a moment with its zone: `14:05:07 UTC`."""
+    local = _local(at)
+    return NONE if local is None else f"{local:%H:%M:%S} {zone_name(local)}"
 
 
 def stamp(at: datetime | float | None) -> str:
-    """Full date and time of a moment, UTC."""
-    moment = _moment(at)
-    return NONE if moment is None else f"{moment:%Y-%m-%d %H:%M:%S} UTC"
+    """Full date and time of a moment with its zone."""
+    local = _local(at)
+    return NONE if local is None else f"{local:%Y-%m-%d %H:%M:%S} {zone_name(local)}"
 
 
-def _moment(at: Any) -> datetime | None:
-    if at is None or isinstance(at, datetime):
-        return at.astimezone(UTC) if at else None
-    return datetime.fromtimestamp(float(at), UTC)
+def zone_name(local: datetime) -> str:
+    """How far its zone is from UTC then: `UTC`, `UTC+9`, `UTC-3:30`. Names like CST are several."""
+    minutes = round((local.utcoffset() or timedelta()).total_seconds() / 60)
+    if minutes == 0:
+        return "UTC"
+    hours, rest = divmod(abs(minutes), 60)
+    return f"UTC{'-' if minutes < 0 else '+'}{hours}" + (f":{rest:02}" if rest else "")
+
+
+def _local(at: Any) -> datetime | None:
+    if at is None:
+        return None
+    found = at if isinstance(at, datetime) else datetime.fromtimestamp(float(at), UTC)
+    return found.astimezone(get_current_timezone())
 
 
 def _long(seconds: int) -> str:

@@ -22,9 +22,8 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.registry import Collector
 
 from console import figures
-from console.auth import granted
 from console.missing import CLOCK_AHEAD_S
-from routing import delivery, fleets
+from routing import delivery, fleets, rights
 from routing.models import Decision, Fleet, RouterState, Tick
 from telemetry import tokens
 
@@ -109,7 +108,7 @@ def _from_this_host(request: HttpRequest) -> bool:
 def _may_read(request: HttpRequest) -> bool:
     secret = tokens.bearer(request.headers.get("Authorization", ""))
     token = tokens.find(secret, timezone.now()) if secret else None
-    return token is not None and "read" in granted(token.scopes)
+    return token is not None and rights.of_token(token.scopes, token.fleet).may("read")
 
 
 class LoopCollector(Collector):

@@ -34,7 +34,7 @@ SKIPPED = Counter(
     "prfaas_console_skipped_frames", "Frames replaced before a slow socket took them."
 )
 
-_EVENTS: Final = ("decision", "delivery", "policy", "rebalance")
+_EVENTS: Final = ("decision", "delivery", "policy", "rebalance", "router", "alert")
 _MAX_EVENTS: Final = 200
 _FORGET_EVERY_S: Final = 30.0
 _REDIS_TIMEOUT_S: Final = 3.0
@@ -189,6 +189,11 @@ class Hub:
             watched.snapshots = self._frames(watched, snapshot=True, events=[])
             watched.snapshots_s = time.monotonic()
         return watched.snapshots.of(socket.scope)
+
+    @property
+    def is_watched(self) -> bool:
+        """Whether any fleet is kept for a page."""
+        return bool(self._watched)
 
     def take(self, batches: list[wire.Batch]) -> None:
         """Batches that were just committed; never fails, their acks must not depend on a page."""

@@ -6,40 +6,45 @@ reading's (`sources.links`). What happened is read out of the ticks of the last 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from django.conf import settings
 from django.db import connection
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
 
 from console import figures, sources
 from console.context import BAD, GOOD, OFF, WARN, Mark, loop_stale_s
 from routing import fleets
 from routing.core.links import breaker
-from routing.core.links.state import ASKS, FORBIDS
+from routing.core.links.state import ASKS, FORBIDS, IN_MAINTENANCE
 from routing.core.scenario.document import Scenario
 from routing.core.types import LinkMemory
 from routing.models import Action, Fleet, Tick
+from telemetry import store
 
 HISTORY: Final = timedelta(minutes=15)
 MOST_LOOKS: Final = 20_000
 """Links times ticks that are searched for what happened: a large fleet's past is shorter."""
 MOST_EVENTS: Final = 12
+MOST_ROWS: Final = 30
 _MARKS: Final = {
-    "clear": Mark(*GOOD, "clear"),
-    "near_limit": Mark(*WARN, "near limit"),
-    "congested": Mark(*BAD, "congested"),
-    "flow_limited": Mark(*WARN, "flow-limited"),
-    "burst": Mark(*WARN, "burst"),
-    "down": Mark(*BAD, "down"),
-    "unknown": Mark(*WARN, "unknown"),
+    "clear": Mark(*GOOD, _("clear")),
+    "near_limit": Mark(*WARN, _("near limit")),
+    "congested": Mark(*BAD, _("congested")),
+    "flow_limited": Mark(*WARN, _("flow-limited")),
+    "burst": Mark(*WARN, _("burst")),
+    "down": Mark(*BAD, _("down")),
+    "unknown": Mark(*WARN, _("unknown")),
 }
 """By label; `static/console/links.js` holds the same for live values."""
 _BREAKER_MARKS: Final = {
-    "closed": Mark(*GOOD, "closed"),
-    "open": Mark(*BAD, "open"),
-    "half_open": Mark(*WARN, "half open"),
+    "closed": Mark(*GOOD, _("closed")),
+    "open": Mark(*BAD, _("open")),
+    "half_open": Mark(*WARN, _("half open")),
 }
 
 
@@ -63,36 +68,68 @@ class History:
     events: tuple[Event, ...]
 
 
+NOTHING: Final = History(None, {}, ())
+"""Where nobody looked back."""
+
+
 def mark(label: str) -> Mark:
     """A label with its tone and icon; one of another release as it is, as a warning."""
     return _MARKS.get(label, Mark(*WARN, label.replace("_", " ")))
 
 
-def panel(fleet: Fleet, scenario: Scenario, now: datetime) -> dict[str, Any]:
+def panel(
+    fleet: Fleet,
+    scenario: Scenario,
+    tick: Tick | None,
+    now: datetime,
+    *,
+    readings: Iterable[store.Reading],
+    looks_back: bool,
+) -> dict[str, Any]:
     """All that the Links panel shows: `rows` in the scenario's order and what happened.
 
-    `judged_at` is the newest tick's time, None before the first; `old` says that the loop has been
-    silent since.
+    Of more than MOST_ROWS links it shows so many, those in trouble first, and what happened only if
+    it `looks_back`; `n_rows` are all. `judged_at` is the newest tick's time, None before the first;
+    `old` says that the loop has been silent since.
     """
-    tick = fleets.newest_tick(fleet)
-    judged = fleets.memory_after(tick).links
-    past = _history(fleet, len(scenario.links), now)
-    old = tick is not None and _is_old(tick, now)
-    rows = [
-        _row(row, judged.get(row["id"]), past, tick if old else None)
-        for row in sources.links(scenario, now)
-    ]
+    is_large = len(scenario.links) > MOST_ROWS
+    is_past_left = is_large and not looks_back
+    past = NOTHING if is_past_left else history(fleet, len(scenario.links), now)
+    rows = judged(scenario, tick, past, now, readings)
+    if is_large:
+        rows = sorted(rows, key=lambda row: row["label"] == "clear" and row["breaker"] == "closed")
     return {
-        "rows": rows,
+        "rows": rows[:MOST_ROWS],
+        "n_rows": len(rows),
         "events": past.events[:MOST_EVENTS],
         "n_more": max(0, len(past.events) - MOST_EVENTS),
         "since": past.since,
+        "is_past_left": is_past_left,
         "judged_at": tick.at if tick else None,
-        "old": old,
+        "old": is_old(tick, now),
     }
 
 
-def _is_old(tick: Tick, now: datetime) -> bool:
+def judged(
+    scenario: Scenario,
+    tick: Tick | None,
+    past: History,
+    now: datetime,
+    readings: Iterable[store.Reading] | None = None,
+) -> list[dict[str, Any]]:
+    """Each link's newest reading with what the newest `tick` found, in the scenario's order."""
+    memory = fleets.memory_after(tick).links
+    old = tick if is_old(tick, now) else None
+    return [
+        _row(row, memory.get(row["id"]), past, old) | {"memory": memory.get(row["id"])}
+        for row in sources.links(scenario, now, readings)
+    ]
+
+
+def is_old(tick: Tick | None, now: datetime) -> bool:
+    """Has the loop been silent since this tick, its newest?"""
+    if tick is None:
+        return False
     return (now - tick.at).total_seconds() > loop_stale_s(settings.ENV["CONSOLE_TICK_S"])
 
 
@@ -105,10 +142,10 @@ def _row(
     """
     is_read = read["mark"].tone == GOOD[0]
     if memory is None:
-        state = Mark(*OFF, "not judged yet") if is_read else read["mark"]
+        state = Mark(*OFF, _("not judged yet")) if is_read else read["mark"]
         return {**read, "state": state, "label": "", "breaker": ""}
     found = mark(memory.label)
-    state = found if old is None else Mark(*WARN, f"{found.text} at {figures.clock(old.at)}")
+    state = found if old is None else Mark(*WARN, _at(found.text, old.at))
     since = _since(memory, past.begun.get(read["id"]))
     return {
         **read,
@@ -128,6 +165,10 @@ def _row(
     }
 
 
+def _at(words: str, at: datetime) -> str:
+    return gettext("%(words)s at %(at)s") % {"words": words, "at": figures.clock(at)}
+
+
 def _since(memory: LinkMemory, begun: datetime | None) -> datetime | None:
     """Since when the label stands: the loop remembers troubles, the ticks the rest."""
     if memory.label == "down" and memory.trouble != "down":
@@ -140,8 +181,8 @@ def _since(memory: LinkMemory, begun: datetime | None) -> datetime | None:
 
 
 def probed_at(memory: LinkMemory) -> datetime | None:
-    """When an open breaker turns half open by itself."""
-    if memory.breaker != "open" or memory.breaker_at_s is None:
+    """When an open breaker turns half open by itself; None of one that people hold open."""
+    if memory.breaker != "open" or memory.breaker_at_s is None or memory.signs == IN_MAINTENANCE:
         return None
     return _moment(memory.breaker_at_s + breaker.hold_s(memory.n_openings, breaker.HOLD_S))
 
@@ -150,8 +191,8 @@ def _moment(at_s: float | None) -> datetime | None:
     return None if at_s is None else datetime.fromtimestamp(at_s, UTC)
 
 
-def _history(fleet: Fleet, n_links: int, now: datetime) -> History:
-    """What changed on the fleet's links lately, newest first.
+def history(fleet: Fleet, n_links: int, now: datetime, only: str = "") -> History:
+    """What changed on the fleet's links lately, or on one of them `only`, newest first.
 
     An event that goes on, tick after tick, is one: only its numbers differ.
     """
@@ -171,12 +212,17 @@ def _history(fleet: Fleet, n_links: int, now: datetime) -> History:
                          FROM jsonb_array_elements_text(judged.value -> 'events') event) AS events,
                         regexp_replace(judged.value ->> 'events', '[0-9.]+', '#', 'g') AS shape
                     FROM (
-                        SELECT at, seq, verdict #> '{memory,links}' AS links
+                        SELECT at, seq, CASE WHEN %(only)s = ''
+                            THEN verdict #> '{memory,links}'
+                            ELSE jsonb_build_object(
+                                %(only)s::text, verdict #> ARRAY['memory', 'links', %(only)s]
+                            ) END AS links
                         FROM routing_tick
                         WHERE fleet_id = %(fleet)s AND at >= %(since)s
-                            AND jsonb_typeof(verdict #> '{memory,links}') = 'object'
                         ORDER BY seq DESC LIMIT %(n_ticks)s
                     ) tick CROSS JOIN LATERAL jsonb_each(tick.links) judged
+                    WHERE jsonb_typeof(tick.links) = 'object'
+                        AND jsonb_typeof(judged.value) = 'object'
                 ) look
                 WINDOW run AS (PARTITION BY link ORDER BY seq)
             ) seen
@@ -186,6 +232,7 @@ def _history(fleet: Fleet, n_links: int, now: datetime) -> History:
             """,
             {
                 "fleet": fleet.pk,
+                "only": only,
                 "since": now - HISTORY,
                 "n_ticks": max(2, MOST_LOOKS // max(n_links, 1)),
                 # A memory is stored without what is at its default.
@@ -195,7 +242,7 @@ def _history(fleet: Fleet, n_links: int, now: datetime) -> History:
         looks = cursor.fetchall()
     firsts = [at for at, *_, is_first in looks if is_first]
     if not firsts:
-        return History(None, {}, ())
+        return NOTHING
     begun: dict[str, datetime] = {}
     events = []
     for at, seq, link, label, changed, signs, happened, is_first in looks:
@@ -213,6 +260,8 @@ def _history(fleet: Fleet, n_links: int, now: datetime) -> History:
 def _resets(fleet: Fleet, since: datetime) -> list[Event]:
     """Breakers that people closed."""
     rows = Action.objects.filter(fleet=fleet.pk, verb="breaker.reset", at__gt=since)
+    words = _("%(actor)s reset its breaker: %(reason)s")
     return [
-        Event(row.at, row.target, f"{row.actor} reset its breaker: {row.reason}") for row in rows
+        Event(row.at, row.target, words % {"actor": row.actor, "reason": row.reason})
+        for row in rows
     ]

@@ -10,7 +10,11 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_noop
+
 from console import figures
+from console.phrases import in_other_languages, joined, listed, said, said_n
 
 Kind = Literal["instance", "link", "router"]
 Plan = tuple[int, int]
@@ -23,32 +27,40 @@ _NAMED: Final = 3
 """So many of a kind are named; more are counted."""
 _APART: Final = 10
 """So many silent agents are a finding each; more are one."""
-_KINDS: Final = {"instance": ("Instance", "instances"), "router": ("Gate", "gates")}
 
 
 @dataclass(frozen=True)
 class Finding:
-    """`what` for so long, since `since_s`: `effect`. Without `since_s` no time is known."""
+    """`what` for so long, since `since_s`: `effect`. Without `since_s` no time is known.
+
+    `n` counts what it tells of. Words are spoken in the language in which they are read.
+    """
 
     key: str
     what: str
     since_s: float | None
     effect: str
     tone: str = "warn"
+    n: int = 1
 
     def sentence(self, now_s: float) -> str:
         if self.since_s is None:
             return f"{self.what}: {self.effect}."
-        lasts = figures.duration(int(max(now_s - self.since_s, 0.0)))
-        return f"{self.what} for {lasts} (since {figures.clock(self.since_s)}): {self.effect}."
+        return _("%(what)s for %(lasts)s (since %(at)s): %(effect)s.") % {
+            "what": self.what,
+            "lasts": figures.duration(int(max(now_s - self.since_s, 0.0))),
+            "at": figures.clock(self.since_s),
+            "effect": self.effect,
+        }
 
     def jsonable(self) -> dict[str, Any]:
         return {
             "key": self.key,
-            "what": self.what,
+            "what": str(self.what),
             "since_s": self.since_s,
-            "effect": self.effect,
+            "effect": str(self.effect),
             "tone": self.tone,
+            "said": in_other_languages(what=self.what, effect=self.effect),
         }
 
 
@@ -121,10 +133,13 @@ def findings(view: View, now_s: float) -> list[Finding]:
 def _database(view: View) -> Finding:
     return Finding(
         "database",
-        "The database has not answered",
+        said("The database has not answered"),
         view.database_away_s,
-        "nothing is stored or decided and figures are of then; agents keep their samples, "
-        f"{_gates_words(view)}",
+        said(
+            "nothing is stored or decided and figures are of then; agents keep their samples, "
+            "%(gates)s",
+            gates=_gates_words(view),
+        ),
         "bad",
     )
 
@@ -135,11 +150,14 @@ def _broker(view: View, now_s: float) -> list[Finding]:
     return [
         Finding(
             "broker",
-            "Valkey has not answered",
+            said("Valkey has not answered"),
             view.broker_away_s,
-            f"the loop has no clock and holds the plan, news of other processes stays away and "
-            f"this page re-reads every {figures.duration(view.reread_s)}; samples are stored, "
-            f"{_gates_words(view)}",
+            said(
+                "the loop has no clock and holds the plan, news of other processes stays away and "
+                "this page re-reads every %(span)s; samples are stored, %(gates)s",
+                span=figures.duration(view.reread_s),
+                gates=_gates_words(view),
+            ),
             "bad",
         )
     ]
@@ -153,10 +171,16 @@ def _loop(view: View, now_s: float) -> list[Finding]:
         return [
             Finding(
                 "clock",
-                f"The clock was set back: the newest tick is of {figures.stamp(view.loop.at_s)}, "
-                f"{figures.duration(round(ahead_s))} from now",
+                said(
+                    "The clock was set back: the newest tick is of %(at)s, %(span)s from now",
+                    at=figures.stamp(view.loop.at_s),
+                    span=figures.duration(round(ahead_s)),
+                ),
                 None,
-                f"figures may stand still and silence shows late until then, {_gates_words(view)}",
+                said(
+                    "figures may stand still and silence shows late until then, %(gates)s",
+                    gates=_gates_words(view),
+                ),
                 "bad",
             )
         ]
@@ -165,9 +189,12 @@ def _loop(view: View, now_s: float) -> list[Finding]:
     return [
         Finding(
             "loop",
-            "The loop has not ticked",
+            said("The loop has not ticked"),
             view.loop.at_s,
-            f"beat or worker is down; t stays as it is, samples are stored, {_gates_words(view)}",
+            said(
+                "beat or worker is down; t stays as it is, samples are stored, %(gates)s",
+                gates=_gates_words(view),
+            ),
             "bad",
         )
     ]
@@ -179,12 +206,15 @@ def _agents(view: View, silent: Mapping[str, float], now_s: float) -> list[Findi
     groups = [[name] for name in missed] if len(missed) <= _APART else [missed]
     found = []
     for names in groups:
-        key, what = f"agent:{names[0]}", f"Agent {names[0]} has been silent"
+        key, what = f"agent:{names[0]}", said("Agent %(name)s has been silent", name=names[0])
         if len(names) > 1:
-            key, what = "agents", f"{len(names)} agents ({_list(names)}) have been silent"
+            key, what = (
+                "agents",
+                said("%(n)s agents (%(names)s) have been silent", n=len(names), names=_list(names)),
+            )
         since_s = min(silent[name] for name in names)
         words = (_what_they_read(view, names), _gates_words(view), _loop_words(view, now_s))
-        found.append(Finding(key, what, since_s, "; ".join(words)))
+        found.append(Finding(key, what, since_s, joined("; ", words), n=len(names)))
     return found
 
 
@@ -195,12 +225,14 @@ def _what_they_read(view: View, agents: Iterable[str]) -> str:
     gates = [_short(path) for kind, path in reads if kind == "router"]
     parts = []
     if clusters:
-        parts.append(f"the queues of {_list(clusters)}")
+        parts.append(said("the queues of %(names)s", names=_list(clusters)))
     if links:
-        parts.append(f"{'link' if len(links) == 1 else 'links'} {_list(links)}")
+        n, names = len(links), _list(links)
+        parts.append(said_n("link %(names)s", "links %(names)s", n, names=names))
     if gates:
-        parts.append(f"{'gate' if len(gates) == 1 else 'gates'} {_list(gates)}")
-    return f"no new figures of {', '.join(parts)}"
+        n, names = len(gates), _list(gates)
+        parts.append(said_n("gate %(names)s", "gates %(names)s", n, names=names))
+    return said("no new figures of %(parts)s", parts=joined(", ", parts))
 
 
 def _sources(view: View, sources: list[Source], now_s: float) -> list[Finding]:
@@ -218,30 +250,59 @@ def _sources(view: View, sources: list[Source], now_s: float) -> list[Finding]:
     found = []
     for (kind, cluster), rows in sorted(silent.items()):
         since_s = min(row.received_s for row in rows)
-        effect = _without(kind, cluster, "", view, now_s)
-        what = _named(kind, cluster, rows, "has been silent", "have been silent")
+        effect = _without(kind, cluster, view, now_s)
+        what = _named(kind, cluster, rows, _SILENT)
         found.append(Finding(f"silent:{kind}:{cluster}", what, since_s, effect))
     for (kind, cluster), rows in sorted(failing.items()):
         since_s = min(row.failing_since_s or now_s for row in rows)
         why = next((row.error for row in rows if row.error), "")
-        effect = _without(kind, cluster, f"{why}; " if why else "", view, now_s)
-        what = _named(kind, cluster, rows, "could not be read", "could not be read")
+        effect = _without(kind, cluster, view, now_s)
+        if why:
+            effect = joined("; ", (why, effect))
+        what = _named(kind, cluster, rows, _UNREAD)
         found.append(Finding(f"failing:{kind}:{cluster}", what, since_s, effect))
     return found
 
 
-def _without(kind: str, cluster: str, why: str, view: View, now_s: float) -> str:
+def _without(kind: str, cluster: str, view: View, now_s: float) -> str:
     if kind == "router":
-        return f"{why}if it lives it routes by its last plan, other gates route on"
-    return f"{why}{cluster} is shown without it; {_loop_words(view, now_s)}"
+        return said("if it lives it routes by its last plan, other gates route on")
+    return said(
+        "%(cluster)s is shown without it; %(loop)s",
+        cluster=cluster,
+        loop=_loop_words(view, now_s),
+    )
 
 
-def _named(kind: str, cluster: str, rows: list[Source], one: str, many: str) -> str:
-    singular, plural = _KINDS[kind]
+_SILENT: Final = {
+    "instance": (
+        gettext_noop("Instance %(name)s has been silent"),
+        gettext_noop("%(n)s instances of %(cluster)s (%(names)s) have been silent"),
+    ),
+    "router": (
+        gettext_noop("Gate %(name)s has been silent"),
+        gettext_noop("%(n)s gates of %(cluster)s (%(names)s) have been silent"),
+    ),
+}
+_UNREAD: Final = {
+    "instance": (
+        gettext_noop("Instance %(name)s could not be read"),
+        gettext_noop("%(n)s instances of %(cluster)s (%(names)s) could not be read"),
+    ),
+    "router": (
+        gettext_noop("Gate %(name)s could not be read"),
+        gettext_noop("%(n)s gates of %(cluster)s (%(names)s) could not be read"),
+    ),
+}
+_Words = Mapping[str, tuple[str, str]]
+
+
+def _named(kind: str, cluster: str, rows: list[Source], words: _Words) -> str:
+    one, many = words[kind]
     if len(rows) == 1:
-        return f"{singular} {_short(rows[0].path)} {one}"
+        return said(one, name=_short(rows[0].path))
     names = [row.path.split("/", 2)[2] for row in rows]
-    return f"{len(rows)} {plural} of {cluster} ({_list(names)}) {many}"
+    return said(many, n=len(rows), cluster=cluster, names=_list(names))
 
 
 def _links(
@@ -251,23 +312,24 @@ def _links(
     covered = {path for name in silent for kind, path in view.reads.get(name, ()) if kind == "link"}
     found = []
     for path in view.links:
-        source, what = read.get(path), f"Link {_arrow(path)}"
-        effect = f"its use and loss are unknown; {_loop_words(view, now_s)}"
+        source, key, link = read.get(path), f"link:{path}", _arrow(path)
+        effect = said("its use and loss are unknown; %(loop)s", loop=_loop_words(view, now_s))
         if source is None:
             if view.agents and path not in covered:
-                found.append(Finding(f"link:{path}", f"{what} is read by no agent", None, effect))
+                words = said("Link %(link)s is read by no agent", link=link)
+                found.append(Finding(key, words, None, effect))
         elif now_s - source.received_s > view.stale_s:
-            found.append(
-                Finding(f"link:{path}", f"{what} has been unread", source.received_s, effect)
-            )
+            words = said("Link %(link)s has been unread", link=link)
+            found.append(Finding(key, words, source.received_s, effect))
         elif source.failing_since_s is not None:
-            why = f" ({source.error})" if source.error else ""
-            words = f"{what} could not be read"
-            found.append(Finding(f"link:{path}", words, source.failing_since_s, f"{effect}{why}"))
+            words = said("Link %(link)s could not be read", link=link)
+            if source.error:
+                effect = joined(" ", (effect, f"({source.error})"))
+            found.append(Finding(key, words, source.failing_since_s, effect))
         elif source.down_since_s is not None:
-            effect = f"{_without_link(view, path, read)}; {_loop_words(view, now_s)}"
-            words = f"{what} has been down"
-            found.append(Finding(f"link:{path}", words, source.down_since_s, effect, "bad"))
+            effect = joined("; ", (_without_link(view, path, read), _loop_words(view, now_s)))
+            words = said("Link %(link)s has been down", link=link)
+            found.append(Finding(key, words, source.down_since_s, effect, "bad"))
     return found
 
 
@@ -275,7 +337,7 @@ def _without_link(view: View, path: str, read: Mapping[str, Source]) -> str:
     """What its clusters do while a link is down."""
     target = path.split("->")[1]
     if target not in view.pds:
-        return f"no prefix moves to {target}, it computes them"
+        return said("no prefix moves to %(cluster)s, it computes them", cluster=target)
     others = [
         _arrow(link)
         for link in view.links
@@ -284,8 +346,10 @@ def _without_link(view: View, path: str, read: Mapping[str, Source]) -> str:
         and (link not in read or read[link].down_since_s is None)
     ]
     if others:
-        return f"{target} prefills locally or over {_list(others)}"
-    return f"{target} prefills locally"
+        return said(
+            "%(cluster)s prefills locally or over %(links)s", cluster=target, links=_list(others)
+        )
+    return said("%(cluster)s prefills locally", cluster=target)
 
 
 def _unacknowledged(view: View, sources: list[Source], now_s: float) -> list[Finding]:
@@ -305,11 +369,15 @@ def _unacknowledged(view: View, sources: list[Source], now_s: float) -> list[Fin
     return [
         Finding(
             f"ack:{source.path}",
-            f"Gate {_short(source.path)} has not acknowledged plan {_version(loop.plan)}",
+            said(
+                "Gate %(name)s has not acknowledged plan %(plan)s",
+                name=_short(source.path),
+                plan=_version(loop.plan),
+            ),
             loop.plan_since_s,
-            f"it routes by plan {_version(source.plan)}"
+            said("it routes by plan %(plan)s", plan=_version(source.plan))
             if source.plan
-            else "it has no plan and sends everything local",
+            else said("it has no plan and sends everything local"),
         )
         for source in sorted(late, key=lambda source: source.path)
     ]
@@ -317,23 +385,23 @@ def _unacknowledged(view: View, sources: list[Source], now_s: float) -> list[Fin
 
 def _gates_words(view: View) -> str:
     if view.loop is None or view.loop.plan is None:
-        return "gates have no plan yet and send everything local"
-    return f"gates keep routing by plan {_version(view.loop.plan)}"
+        return said("gates have no plan yet and send everything local")
+    return said("gates keep routing by plan %(plan)s", plan=_version(view.loop.plan))
 
 
 def _loop_words(view: View, now_s: float) -> str:
     loop = view.loop
     if loop is None:
-        return "the loop has not run yet"
+        return said("the loop has not run yet")
     if loop.at_s - now_s > CLOCK_AHEAD_S:
-        return "the clock was set back"
+        return said("the clock was set back")
     if now_s - loop.at_s > view.loop_stale_s:
-        return "the loop stands still"
+        return said("the loop stands still")
     if loop.mode == "paused":
-        return "the loop is paused"
+        return said("the loop is paused")
     if loop.action == "hold":
-        return f"the loop holds t ({loop.reason})"
-    return "the loop goes on"
+        return said("the loop holds t (%(reason)s)", reason=loop.reason)
+    return said("the loop goes on")
 
 
 def _version(plan: Plan) -> str:
@@ -349,6 +417,4 @@ def _arrow(link: str) -> str:
 
 
 def _list(names: list[str]) -> str:
-    if len(names) <= _NAMED:
-        return ", ".join(names)
-    return f"{', '.join(names[:_NAMED])} and {len(names) - _NAMED} more"
+    return listed(names, _NAMED)

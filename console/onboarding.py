@@ -6,21 +6,24 @@ show the same rows.
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from functools import cached_property
 from typing import Any, Final
 
-from django.conf import settings
 from django.core.paginator import Paginator
-from django.db.models import Q
-from django.http import HttpRequest, HttpResponse
-from django.shortcuts import get_object_or_404, render
+from django.db.models import Exists, OuterRef, Q, Subquery
+from django.http import Http404, HttpRequest, HttpResponse
+from django.shortcuts import render
 from django.utils import timezone
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy as _lazy
 
-from console import missing, onboarding_steps, onboarding_words
-from console.context import FORGOTTEN_AFTER_S, STALE_AFTER_S, loop_stale_s
+from console import onboarding_missing, onboarding_refused, onboarding_steps, onboarding_words
+from console.context import FORGOTTEN_AFTER_S
 from console.missing import Finding
 from console.onboarding_agents import (
     REFUSED_LATELY_S,
@@ -41,6 +44,7 @@ from console.onboarding_rows import (
     SourceRow,
     StrangerRow,
     expectations,
+    rows_at,
     signal_rows,
     source_rows,
     stranger_rows,
@@ -48,22 +52,22 @@ from console.onboarding_rows import (
 from console.onboarding_words import Gap
 from console.roles import readable
 from console.wanted import KINDS
-from routing import fleets
 from routing.models import Fleet, RouterState
 from telemetry import reports, store
 from telemetry.models import Agent, ApiToken, Source
 
-SOURCES_PER_PAGE: Final = 100
-AGENTS_PER_PAGE: Final = 50
+SOURCES_PER_PAGE: Final = 50
+AGENTS_PER_PAGE: Final = 25
+MOST_EXPECTED: Final = 60
 STRANGERS_SHOWN: Final = 50
 REPORT_LASTS_S: Final = 90.0
 """An agent that was heard so long after its newest report sends none: what it says is past."""
 SHOWN: Final = {
-    "all": "All",
-    "trouble": "In trouble",
-    "instance": "Instances",
-    "link": "Links",
-    "router": "Gates",
+    "all": _lazy("All"),
+    "trouble": _lazy("In trouble"),
+    "instance": _lazy("Instances"),
+    "link": _lazy("Links"),
+    "router": _lazy("Gates"),
 }
 
 
@@ -71,6 +75,7 @@ SHOWN: Final = {
 class Telemetry:
     """Everything known of the telemetry of a fleet (or the site), at one moment."""
 
+    fleet: Fleet | None
     inventories: Mapping[str, Inventory]
     rows: list[SourceRow]
     agents: list[AgentRow]
@@ -78,13 +83,15 @@ class Telemetry:
     findings: list[Finding]
     now_s: float
 
-    @property
+    @cached_property
     def expected(self) -> list[tuple[str, Expected]]:
         """(fleet, what it expects and gets), fleet by fleet."""
+        there = rows_at(self.rows)
+        links = {row.path: row for row in self.rows if row.kind == "link"}
         return [
             (inventory.fleet, expected)
             for inventory in self.inventories.values()
-            for expected in expectations(inventory, self.rows)
+            for expected in expectations(inventory, there, links)
         ]
 
     @property
@@ -113,7 +120,12 @@ class Telemetry:
 
 def load(shown: str | None, now: datetime) -> Telemetry:
     """Fleet `shown`, or the whole site, as the database has it at `now`."""
-    everyone = inventories(now)
+    fleets = {
+        fleet.pk: fleet for fleet in onboarding_missing.with_loops(Fleet.objects.order_by("name"))
+    }
+    if shown is not None and shown not in fleets:
+        raise Http404(_("There is no such fleet."))
+    everyone = inventories(now, fleets.values())
     mine = everyone if shown is None else {shown: everyone[shown]}
     heard = list(_heard(shown, everyone, now))
     told = reports.told(None if shown is None else {one.agent for one in heard})
@@ -134,29 +146,27 @@ def load(shown: str | None, now: datetime) -> Telemetry:
     known = {name: one for name, one in agents.items() if shown is None or name in names}
     judged = _agent_rows(known, rows, told, refused, now)
     return Telemetry(
+        fleet=None if shown is None else fleets[shown],
         inventories=mine,
         rows=rows,
         agents=judged,
         refused=refused,
-        findings=[f for name in mine for f in _findings(mine[name], rows, judged, now)],
+        findings=onboarding_missing.findings(mine, rows, judged, now),
         now_s=now.timestamp(),
     )
 
 
-def inventories(now: datetime) -> dict[str, Inventory]:
-    """What every registered fleet is made of, by its name."""
+def inventories(now: datetime, fleets: Iterable[Fleet]) -> dict[str, Inventory]:
+    """What every registered fleet is made of, by its name. `fleets` are of `with_loops`."""
     gates: dict[str, list[str]] = {}
     lately = now - timedelta(seconds=FORGOTTEN_AFTER_S)
     routers = RouterState.objects.filter(last_seen_at__gt=lately).order_by("router")
     for fleet, router in routers.values_list("fleet_id", "router"):
         gates.setdefault(fleet, []).append(router)
-    return {
-        fleet.pk: _inventory(fleet, tuple(gates.get(fleet.pk, ())))
-        for fleet in Fleet.objects.order_by("name")
-    }
+    return {fleet.pk: _inventory(fleet, tuple(gates.get(fleet.pk, ()))) for fleet in fleets}
 
 
-def _inventory(fleet: Fleet, gates: tuple[str, ...]) -> Inventory:
+def _inventory(fleet: Any, gates: tuple[str, ...]) -> Inventory:
     # The document itself: an upgrade that no longer accepts it must not take this page along.
     document = fleet.scenario
     return Inventory(
@@ -172,6 +182,7 @@ def _inventory(fleet: Fleet, gates: tuple[str, ...]) -> Inventory:
         },
         links={f"{link['from']}->{link['to']}": link["gbps"] for link in document.get("links", [])},
         gates=gates,
+        loop=onboarding_missing.loop_of(fleet),
     )
 
 
@@ -206,8 +217,8 @@ def _agents(now: datetime) -> dict[str, Known]:
 def _as_heard(one: Heard, read: Read | None, telling: Container[str]) -> Heard:
     """The table of sources is written every few minutes: whoever told more lately counts."""
     if read is not None:
-        return replace(one, last_s=max(one.last_s, read.heard_s))
-    return replace(one, is_left=one.agent in telling)
+        return replace(one, last_s=read.heard_s) if read.heard_s > one.last_s else one
+    return replace(one, is_left=True) if one.agent in telling else one
 
 
 def _reads(
@@ -234,21 +245,24 @@ def _reads(
                 error=source.error or "",
                 report=source,
             )
-    for kind in KINDS:
-        if any(one.kind == kind and (kind, one.path) not in reads for one in heard):
-            _read_samples(kind, shown, reads, now)
+    untold = {one.kind for one in heard if (one.kind, one.path) not in reads}
+    if untold:
+        _read_samples(untold, shown, reads, now)
     return reads
 
 
-def _read_samples(kind: str, shown: str | None, reads: dict[Key, Read], now: datetime) -> None:
+def _read_samples(
+    kinds: Collection[str], shown: str | None, reads: dict[Key, Read], now: datetime
+) -> None:
     """For sources of which nobody reports: what their newest reading holds."""
-    prefix = "" if shown is None or kind == "link" else f"{shown}/"
-    newest = store.latest(kind, prefix=prefix, now_s=now.timestamp(), within_s=REPORT_LASTS_S)
-    for reading in newest:
-        if (kind, reading.path) not in reads:
+    prefixes = {kind: "" if shown is None or kind == "link" else f"{shown}/" for kind in kinds}
+    newest = store.latest_of(prefixes, now_s=now.timestamp(), within_s=REPORT_LASTS_S)
+    for reading in itertools.chain.from_iterable(newest.values()):
+        key = (reading.kind, reading.path)
+        if key not in reads:
             signals = reading.signals
             found = (n for n in signals.__struct_fields__ if getattr(signals, n) not in (None, {}))
-            reads[kind, reading.path] = Read(
+            reads[key] = Read(
                 found=frozenset(found),
                 at_s=reading.received_s,
                 heard_s=reading.received_s,
@@ -259,27 +273,25 @@ def _read_samples(kind: str, shown: str | None, reads: dict[Key, Read], now: dat
 
 def _refused(shown: str | None, mine: set[str], now: datetime) -> list[RefusedRow]:
     """Refusals of the last day: of agents of the fleet, and of those that belong to none yet."""
-    found = reports.refused(since=now - timedelta(seconds=FORGOTTEN_AFTER_S))
-    tokens = {
-        prefix: (name, fleet)
-        for prefix, name, fleet in ApiToken.objects.filter(
-            prefix__in={row.token for row in found if row.token}
-        ).values_list("prefix", "name", "fleet")
-    }
-    elsewhere: set[str] = set()
-    if shown is not None:
-        named = {row.agent for row in found if row.agent} - mine
-        elsewhere = set(Source.objects.filter(agent__in=named).values_list("agent", flat=True))
+    issued = ApiToken.objects.filter(prefix=OuterRef("token"))
+    found: Iterable[Any] = reports.refused(
+        since=now - timedelta(seconds=FORGOTTEN_AFTER_S)
+    ).annotate(
+        token_name=Subquery(issued.values("name")[:1]),
+        token_fleet=Subquery(issued.values("fleet")[:1]),
+        reads=Exists(Source.objects.filter(agent=OuterRef("agent"))),
+    )
     rows = []
     for row in found:
-        token, fleet = tokens.get(row.token, ("", ""))
-        if row.agent in elsewhere or (shown is not None and fleet not in ("", shown)):
+        token, fleet = row.token_name or "", row.token_fleet or ""
+        is_elsewhere = row.reads and row.agent not in mine
+        if shown is not None and (is_elsewhere or fleet not in ("", shown)):
             continue
         rows.append(
             RefusedRow(
                 agent=row.agent,
                 token=row.token,
-                whose=row.agent or (f"token {token}" if token else ""),
+                whose=row.agent or (_("token %(token)s") % {"token": token} if token else ""),
                 status=row.status,
                 field=row.field,
                 error=row.error,
@@ -308,82 +320,23 @@ def _agent_rows(
     )
 
 
-def _findings(
-    inventory: Inventory, rows: Sequence[SourceRow], agents: Sequence[AgentRow], now: datetime
-) -> list[Finding]:
-    """What the strip of every page says is missing, as far as it is telemetry."""
-    mine = [
-        row
-        for row in rows
-        if inventory.owns(row) and row.last_s is not None and row.state != "gone"
-    ]
-    reads: dict[str, list[tuple[str, str]]] = {}
-    for row in mine:
-        reads.setdefault(row.agent, []).append((row.kind, row.path))
-    # Who is refused is there, and is told of by that.
-    present = {row.name: row for row in agents if row.name in reads}
-    view = missing.View(
-        fleet=inventory.fleet,
-        agents={
-            name: now.timestamp() if row.state in ("refused", "clock") else row.last_s or 0.0
-            for name, row in present.items()
-        },
-        reads=reads,
-        sources=[_source(row) for row in mine],
-        links=inventory.links,
-        pds=[name for name, site in inventory.sites.items() if site.kind == "pd"],
-        loop=_loop(Fleet.objects.get(pk=inventory.fleet)),
-        stale_s=STALE_AFTER_S,
-        loop_stale_s=loop_stale_s(settings.ENV["CONSOLE_TICK_S"]),
-    )
-    found = missing.findings(view, now.timestamp())
-    return [finding for finding in found if not finding.key.startswith("ack:")]
-
-
-def _source(row: SourceRow) -> missing.Source:
-    failing = row.state in ("failed", "down", "slow") and row.read is not None
-    return missing.Source(
-        kind=row.kind,  # type: ignore[arg-type]
-        path=row.path,
-        agent=row.agent,
-        received_s=row.last_s or 0.0,
-        failing_since_s=row.read.at_s if failing and row.read else None,
-        error=row.read.error if row.read else "",
-    )
-
-
-def _loop(fleet: Fleet) -> missing.Loop | None:
-    tick = fleets.newest_tick(fleet)
-    if tick is None:
-        return None
-    plan = fleets.newest_adopted(fleet)
-    return missing.Loop(
-        at_s=tick.at.timestamp(),
-        mode=tick.mode,
-        action=tick.action,
-        reason=tick.reason,
-        plan=(plan.epoch, plan.version) if plan and plan.version is not None else None,
-        plan_since_s=plan.created_at.timestamp() if plan else None,
-    )
-
-
 @readable
 def fleet_page(request: HttpRequest, fleet: str) -> HttpResponse:
     """One fleet's telemetry, or the path to its first figures."""
-    found = get_object_or_404(Fleet, pk=fleet)
-    request.session["fleet"] = found.pk
-    return _page(request, found)
+    telemetry = load(fleet, timezone.now())
+    if request.session.get("fleet") != fleet:  # pages without a fleet keep the last one's frame
+        request.session["fleet"] = fleet
+    return _page(request, telemetry)
 
 
 @readable
 def site_page(request: HttpRequest) -> HttpResponse:
     """Everything that reports to this console, whatever it belongs to."""
-    return _page(request, None)
+    return _page(request, load(None, timezone.now()))
 
 
-def _page(request: HttpRequest, fleet: Fleet | None) -> HttpResponse:
-    now = timezone.now()
-    telemetry = load(fleet.pk if fleet else None, now)
+def _page(request: HttpRequest, telemetry: Telemetry) -> HttpResponse:
+    fleet = telemetry.fleet
     signals = signal_rows(telemetry.rows)
     gaps, strangers = telemetry.gaps(signals), telemetry.strangers
     show = request.GET.get("show", "all")
@@ -394,7 +347,8 @@ def _page(request: HttpRequest, fleet: Fleet | None) -> HttpResponse:
         "missing": telemetry.findings[: onboarding_words.MAX_GAPS] if fleet else [],
         "telemetry": telemetry,
         "headline": _headline(telemetry, len(gaps)),
-        "expected": telemetry.expected,
+        "expected": worst_expected(telemetry.expected),
+        "n_expected": len(telemetry.expected),
         "path": _path(request, fleet, telemetry),
         "gaps": gaps[: onboarding_words.MAX_GAPS],
         "n_gaps_left": max(len(gaps) - onboarding_words.MAX_GAPS, 0),
@@ -410,15 +364,25 @@ def _page(request: HttpRequest, fleet: Fleet | None) -> HttpResponse:
         "strangers": strangers[:STRANGERS_SHOWN],
         "n_strangers": len(strangers),
         "n_unmatched": sum(row.state == "unmatched" for row in telemetry.rows),
-        "refused": [(row, onboarding_words.refused_words(row)) for row in telemetry.refused],
+        "refused": [(row, onboarding_refused.refused_words(row)) for row in telemetry.refused],
         "other_fleets": [] if fleet else list(telemetry.inventories),
     }
     return render(request, "onboarding.html", context)
 
 
+def worst_expected(rows: list[tuple[str, Expected]]) -> list[tuple[str, Expected]]:
+    """Of many those that lack the most, in their order; few stay as they are."""
+    if len(rows) <= MOST_EXPECTED:
+        return rows
+    order = {tone: place for place, tone in enumerate(("bad", "warn", "info", "off", "good"))}
+    return sorted(rows, key=lambda row: order.get(row[1].mark.tone, 0))[:MOST_EXPECTED]
+
+
 def _headline(telemetry: Telemetry, n_gaps: int) -> str:
     if not telemetry.has_begun:
-        return "Nothing reports yet." if telemetry.inventories else "No fleet is described yet."
+        return (
+            _("Nothing reports yet.") if telemetry.inventories else _("No fleet is described yet.")
+        )
     several = len(telemetry.inventories) > 1
     expected = [
         (f"{row.label} ({name})" if several else row.label, row.expected, row.fresh)
@@ -436,9 +400,13 @@ def chosen_rows(rows: Sequence[SourceRow], *, show: str, search: str) -> list[So
         for row in rows
         if (show not in KINDS or row.kind == show)
         and (show != "trouble" or row.in_trouble)
-        and wanted in f"{row.path} {row.agent} {row.engine} {row.role} {row.mark.text}".lower()
+        and (not wanted or wanted in _searched(row))
     ]
     return _worst_first(found)
+
+
+def _searched(row: SourceRow) -> str:
+    return f"{row.path} {row.agent} {row.engine} {row.role} {row.mark.text}".lower()
 
 
 def _worst_first(rows: Sequence[Any]) -> list[Any]:

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
+from django.utils.translation import gettext as _
+
 from console import figures
 from console.context import BAD, FORGOTTEN_AFTER_S, GOOD, STALE_AFTER_S, WARN, Mark
 from console.onboarding_rows import utc
@@ -84,7 +86,7 @@ class AgentRow:
         """How far its clock is off, in words; a second is not more than can be measured."""
         if self.skew_s is None:
             return figures.NONE
-        return "in step" if abs(self.skew_s) <= 1.0 else clock_words(self.skew_s)
+        return _("in step") if abs(self.skew_s) <= 1.0 else clock_words(self.skew_s)
 
     @property
     def cpu_ratio(self) -> float | None:
@@ -170,23 +172,27 @@ def _agent_state(
     # Whoever is refused is there: its silence has this cause, and it is not down (S-14, S-17).
     recent = [row for row in refused if row.is_recent]
     if any(row.is_clock for row in recent):
-        return "clock", Mark(*BAD, "its clock is ahead: its batches are refused")
+        return "clock", Mark(*BAD, _("its clock is ahead: its batches are refused"))
     if recent:
-        return "refused", Mark(*BAD, f"its batches are refused: {recent[0].status}")
+        return "refused", Mark(
+            *BAD, _("its batches are refused: %(status)s") % {"status": recent[0].status}
+        )
     if last_s is None:
-        return "never", Mark(*WARN, "nothing of it was ever stored")
+        return "never", Mark(*WARN, _("nothing of it was ever stored"))
     if now_s - last_s > STALE_AFTER_S:
-        return "silent", Mark(*WARN, f"silent since {figures.clock(last_s)}")
+        return "silent", Mark(
+            *WARN, _("silent since %(last_s)s") % {"last_s": figures.clock(last_s)}
+        )
     if skew_s is not None and abs(skew_s) > CLOCK_OFF_S:
-        return "clock", Mark(*WARN, f"its clock is {clock_words(skew_s)}")
+        return "clock", Mark(*WARN, _("its clock is %(skew_s)s") % {"skew_s": clock_words(skew_s)})
     if told is not None and told.report.n_dropped_batches:
-        return "drops", Mark(*WARN, "it dropped readings")
+        return "drops", Mark(*WARN, _("it dropped readings"))
     if told is not None and told.report.n_spooled_batches > 10:
-        return "late", Mark("info", "wait", "it is catching up")
-    return "fresh", Mark(*GOOD, "fresh")
+        return "late", Mark("info", "wait", _("it is catching up"))
+    return "fresh", Mark(*GOOD, _("fresh"))
 
 
 def clock_words(skew_s: float) -> str:
     """`12 s ahead` or `3 min behind`."""
-    side = "ahead" if skew_s > 0 else "behind"
-    return f"{figures.duration(abs(skew_s))} {side}"
+    words = _("%(span)s ahead") if skew_s > 0 else _("%(span)s behind")
+    return words % {"span": figures.duration(abs(skew_s))}

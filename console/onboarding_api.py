@@ -100,6 +100,7 @@ class SourceList(Queried, GenericAPIView):
 
     query_class = SourceQuery
     pagination_class = Page
+    page_key = ("kind", "path")
 
     @extend_schema(parameters=[SourceQuery], responses=SourceSerializer(many=True))
     def get(self, request: Request, fleet: str | None = None) -> Response:

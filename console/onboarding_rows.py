@@ -12,13 +12,18 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy as _lazy
+from django.utils.translation import ngettext
+
 from console import figures
 from console.context import BAD, FORGOTTEN_AFTER_S, GOOD, OFF, STALE_AFTER_S, WARN, Mark
+from console.missing import Loop
 from console.sources import freshness
-from console.wanted import WANTED, Wanted, wanted_of
+from console.wanted import WANTED, Wanted, absent_of, wanted_of
 from telemetry.wire import GATE_KIND, AgentReport, SourceReport
 
-_FRESH: Final = Mark(*GOOD, "fresh")
+_FRESH: Final = Mark(*GOOD, _lazy("fresh"))
 Key = tuple[str, str]
 """(kind, path) of a source."""
 
@@ -41,12 +46,14 @@ class Site:
 
 @dataclass(frozen=True)
 class Inventory:
-    """What one fleet is made of. `gates` are those that asked for a plan, by id."""
+    """What one fleet is made of. `gates` are those that asked for a plan, by id; `loop` is its
+    newest tick with the plan in force."""
 
     fleet: str
     sites: Mapping[str, Site]
     links: Mapping[str, float]
     gates: tuple[str, ...] = ()
+    loop: Loop | None = None
 
     def owns(self, row: SourceRow) -> bool:
         """Whether a row is of this fleet. A link may be of several."""
@@ -157,9 +164,14 @@ class SignalRow:
     @property
     def mark(self) -> Mark:
         if self.n_found == self.n_wanted:
-            return Mark(*GOOD, "told by all")
+            return Mark(*GOOD, _("told by all"))
         tone = (BAD if self.n_found == 0 else WARN) if self.want.decides else OFF
-        return Mark(*tone, "told by none" if self.n_found == 0 else f"not by {self.n_lacking}")
+        return Mark(
+            *tone,
+            _("told by none")
+            if self.n_found == 0
+            else _("not by %(n_lacking)s") % {"n_lacking": self.n_lacking},
+        )
 
     @property
     def n_lacking(self) -> int:
@@ -188,12 +200,14 @@ class Expected:
     @property
     def mark(self) -> Mark:
         if self.received > self.expected:
-            return Mark(*WARN, f"{self.received - self.expected} more than expected")
+            return Mark(
+                *WARN, _("%(value)s more than expected") % {"value": self.received - self.expected}
+            )
         if self.fresh >= self.expected:
-            return Mark(*GOOD, "all read well")
+            return Mark(*GOOD, _("all read well"))
         if self.fresh == 0:
-            return Mark(*BAD, "none read")
-        return Mark(*WARN, f"{self.fresh} read well")
+            return Mark(*BAD, _("none read"))
+        return Mark(*WARN, _("%(fresh)s read well") % {"fresh": self.fresh})
 
 
 def source_rows(
@@ -235,13 +249,16 @@ def place_of(kind: str, path: str, inventories: Mapping[str, Inventory]) -> tupl
     """(the fleet a source belongs to, why to none): one of the two is empty."""
     if kind == "link":
         owner = next((i.fleet for i in inventories.values() if path in i.links), "")
-        return owner, "" if owner else "no fleet has this link"
-    fleet, _, rest = path.partition("/")
+        return owner, "" if owner else _("no fleet has this link")
+    fleet, _slash, rest = path.partition("/")
     if fleet not in inventories:
-        return "", f"no fleet is called {fleet}"
+        return "", _("no fleet is called %(fleet)s") % {"fleet": fleet}
     cluster = rest.partition("/")[0]
     if cluster not in inventories[fleet].sites:
-        return "", f"fleet {fleet} has no cluster {cluster}"
+        return "", _("fleet %(fleet)s has no cluster %(cluster)s") % {
+            "fleet": fleet,
+            "cluster": cluster,
+        }
     return fleet, ""
 
 
@@ -315,11 +332,13 @@ def _row(
 
 def lacking(wanted: Iterable[Wanted], read: Read) -> tuple[Lack, ...]:
     """What of `wanted` a source does not tell, with the agent's reason where it gave one."""
-    reasons = read.report.missing if read.report else {}
+    absent = absent_of(tuple(wanted), read.found)
+    if not absent:
+        return ()
+    reasons, untold = read.report.missing if read.report else {}, _("not exposed")
     return tuple(
-        Lack(want, next((reasons[n] for n in want.any_of if n in reasons), "not exposed"))
-        for want in wanted
-        if not want.is_in(read.found)
+        Lack(want, next((reasons[n] for n in want.any_of if n in reasons), untold))
+        for want in absent
     )
 
 
@@ -335,19 +354,23 @@ def _state(
     if why:
         return "unmatched", Mark(*WARN, why)
     if one.is_left and one.kind == "instance":
-        return "gone", Mark(*OFF, f"{one.agent} reads it no more")
+        return "gone", Mark(*OFF, _("%(agent)s reads it no more") % {"agent": one.agent})
     if now_s - one.last_s > STALE_AFTER_S:
         since = figures.clock(one.last_s)
         if is_full and one.kind == "instance":
-            return "gone", Mark(*OFF, f"gone since {since}, not missed")
-        return "silent", Mark(*WARN, f"silent since {since}")
+            return "gone", Mark(*OFF, _("gone since %(since)s, not missed") % {"since": since})
+        return "silent", Mark(*WARN, _("silent since %(since)s") % {"since": since})
     if read is not None and read.state != "ok":
         state = read.state if read.state in ("slow", "down") else "failed"
         now = datetime.fromtimestamp(now_s, UTC)
         return state, freshness(read.state, read.error, one.last_s, now)
     if n := sum(lack.want.decides for lack in lacks):
-        signals = "signal" if n == 1 else "signals"
-        return "incomplete", Mark(*WARN, f"{n} {signals} missing that decisions need")
+        text = ngettext(
+            "%(n)s signal missing that decisions need",
+            "%(n)s signals missing that decisions need",
+            n,
+        )
+        return "incomplete", Mark(*WARN, text % {"n": n})
     return "fresh", _FRESH
 
 
@@ -359,7 +382,7 @@ def _never(inventory: Inventory, known: set[Key]) -> list[SourceRow]:
             kind=kind,
             path=path,
             state="never",
-            mark=Mark(*WARN, "read by no agent"),
+            mark=Mark(*WARN, _("read by no agent")),
             fleet=inventory.fleet,
             cluster="" if kind == "link" else path.split("/")[1],
         )
@@ -368,20 +391,43 @@ def _never(inventory: Inventory, known: set[Key]) -> list[SourceRow]:
     ]
 
 
-def expectations(inventory: Inventory, rows: Sequence[SourceRow]) -> list[Expected]:
-    """Instances by cluster, links, gates: expected, received, read well."""
-    mine = [row for row in rows if inventory.owns(row) and row.state != "gone"]
+RowsAt = Mapping[tuple[str, str, str], Sequence[SourceRow]]
+"""Rows by fleet, kind and cluster, which of links is empty: a link may be of several fleets and
+stands at the one that its row names."""
+
+
+def rows_at(rows: Iterable[SourceRow]) -> RowsAt:
+    """Looked for in once per cluster, where going through all rows each time would be slow."""
+    found: dict[tuple[str, str, str], list[SourceRow]] = {}
+    for row in rows:
+        found.setdefault((row.fleet, row.kind, row.cluster), []).append(row)
+    return found
+
+
+def expectations(
+    inventory: Inventory, there: RowsAt, link_rows: Mapping[str, SourceRow]
+) -> list[Expected]:
+    """Instances by cluster, links, gates: expected, received, read well. `link_rows` are those of
+    links by id, whichever fleet they name."""
+
+    def at(kind: str, cluster: str) -> list[SourceRow]:
+        rows = there.get((inventory.fleet, kind, cluster), ())
+        return [row for row in rows if row.state != "gone"]
+
     found = []
     for name, site in inventory.sites.items():
-        here = [row for row in mine if row.kind == "instance" and row.cluster == name]
-        found.append(_expected(f"instances of {name}", site.instances, here))
+        here = at("instance", name)
+        found.append(_expected(_("instances of %(name)s") % {"name": name}, site.instances, here))
     if inventory.links:
-        links = [row for row in mine if row.kind == "link"]
-        found.append(_expected("links", len(inventory.links), links))
+        links = [link_rows[path] for path in inventory.links if path in link_rows]
+        links = [row for row in links if row.state != "gone"]
+        found.append(_expected(_("links"), len(inventory.links), links))
     for name, site in inventory.sites.items():
         if site.kind == "pd":
-            gates = [row for row in mine if row.is_gate and row.cluster == name]
-            found.append(_expected(f"gates of {name}", max(len(gates), 1), gates))
+            gates = [row for row in at("router", name) if row.is_gate]
+            found.append(
+                _expected(_("gates of %(name)s") % {"name": name}, max(len(gates), 1), gates)
+            )
     return found
 
 
@@ -422,11 +468,11 @@ def stranger_rows(
 ) -> list[StrangerRow]:
     """Series that no map knows, and those no rule of a door matched; of most sources first."""
     told = [
-        (row.engine or "unknown", row.path, row.report) for row in rows if row.report is not None
+        (row.engine or _("unknown"), row.path, row.report) for row in rows if row.report is not None
     ]
     for agent, report in reports.items():
         unmatched = (source for source in report.sources if source.kind == UNMATCHED_KIND)
-        told += [("no rule", f"{agent}, {source.id}", source) for source in unmatched]
+        told += [(_("no rule"), f"{agent}, {source.id}", source) for source in unmatched]
     # Most sources tell one of a few lists (`telemetry.reports` shares them): count those first.
     alike: dict[tuple[str, int], tuple[list[str], list[str]]] = {}
     for engine, place, source in told:
@@ -435,7 +481,7 @@ def stranger_rows(
             alike.setdefault(key, (source.unmatched, []))[1].append(place)
     seen: Counter[tuple[str, str]] = Counter()
     example: dict[tuple[str, str], str] = {}
-    for (engine, _), (names, places) in alike.items():
+    for (engine, _names), (names, places) in alike.items():
         for series in names:
             seen[engine, series] += len(places)
             example.setdefault((engine, series), places[0])

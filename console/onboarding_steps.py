@@ -9,6 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from django.utils.translation import gettext as _
+
+from console import phrases
 from console.onboarding_rows import Inventory, Site
 
 MANAGE: Final = "python3 -m uv run manage.py"
@@ -39,28 +42,40 @@ def start_path(
     senders = [name for name in inventory.sites if _links_from(inventory, name)]
     site = next(iter(senders or inventory.sites))
     others = [name for name in inventory.sites if name != site]
-    more = f" Write one for {listed(others)} as well: one agent a site." if others else ""
+    more = ""
+    if others:
+        more = " " + _("Write one for %(others)s as well: one agent a site.") % {
+            "others": listed(others)
+        }
     return [
-        Step(f"Describe the fleet. {fleet} is registered.", done=True),
+        Step(_("Describe the fleet. %(fleet)s is registered.") % {"fleet": fleet}, done=True),
         Step(
-            "Issue a token for the agent, into a file beside its configuration. Its secret is "
-            "printed once.",
+            _(
+                "Issue a token for the agent, into a file beside its "
+                "configuration. Its secret is printed once."
+            ),
             token_command(f"agent-{site}", fleet),
             done=True if has_token else None,
         ),
         Step(
-            f"Write agent.toml on a host of {site} that reaches its engines and this console."
-            f"{more}",
+            _("Write agent.toml on a host of %(site)s that reaches its engines and this console.")
+            % {"site": site}
+            + more,
             agent_toml(inventory, site, console_url),
             file="agent.toml",
         ),
         Step(
-            "Install the agent there, from a checkout or a wheel of this version (docs/agent.md).",
+            _(
+                "Install the agent there, from a checkout or a wheel of this "
+                "version (docs/agent.md)."
+            ),
             INSTALL,
         ),
-        Step("Read everything once without sending it: see what is found and what is not.", TRY),
-        Step("Start it. It keeps what it read while the console is away.", AGENT, done=has_agent),
-        Step("First figures stand here and on the overview within seconds.", done=has_agent),
+        Step(_("Read everything once without sending it: see what is found and what is not."), TRY),
+        Step(
+            _("Start it. It keeps what it read while the console is away."), AGENT, done=has_agent
+        ),
+        Step(_("First figures stand here and on the overview within seconds."), done=has_agent),
     ]
 
 
@@ -68,11 +83,13 @@ def first_fleet() -> list[Step]:
     """Without a fleet: how to describe one."""
     return [
         Step(
-            "Describe the fleet in scenario.toml: its clusters, instances, links and profiles, as "
-            "docs/contracts.md (Scenario) shows."
+            _(
+                "Describe the fleet in scenario.toml: its clusters, instances, "
+                "links and profiles, as docs/contracts.md (Scenario) shows."
+            )
         ),
-        Step("Register it.", f"{MANAGE} fleet apply scenario.toml"),
-        Step("This page then names what comes next: a token, agent.toml, the agent."),
+        Step(_("Register it."), f"{MANAGE} fleet apply scenario.toml"),
+        Step(_("This page then names what comes next: a token, agent.toml, the agent.")),
     ]
 
 
@@ -138,7 +155,4 @@ def _links_from(inventory: Inventory, cluster: str) -> list[str]:
 
 
 def listed(names: Sequence[str]) -> str:
-    names = list(names)
-    if len(names) <= _EXAMPLES:
-        return ", ".join(names)
-    return f"{', '.join(names[:_EXAMPLES])} and {len(names) - _EXAMPLES} more"
+    return str(phrases.listed(names, _EXAMPLES))

@@ -7,9 +7,21 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
+
 from console.missing import Finding
 from console.onboarding_agents import CLOCK_OFF_S, AgentRow, RefusedRow, clock_words
-from console.onboarding_rows import READ_WELL, Inventory, SignalRow, Site, SourceRow
+from console.onboarding_refused import refused_help
+from console.onboarding_rows import (
+    READ_WELL,
+    Inventory,
+    RowsAt,
+    SignalRow,
+    Site,
+    SourceRow,
+    rows_at,
+)
 from console.onboarding_steps import (
     AGENT,
     MANAGE,
@@ -23,6 +35,7 @@ from console.onboarding_steps import (
     listed,
     token_command,
 )
+from console.phrases import counted
 
 MAX_GAPS: Final = 12
 _APART: Final = 3
@@ -57,17 +70,18 @@ def gaps(
     now_s: float,
 ) -> list[Gap]:
     """Everything that has a next command, what is worst first."""
+    there = rows_at(rows)
     found = [
         *_refused(refused),
         *_clocks(agents),
         *_silent(findings, now_s),
-        *(gap for inventory in inventories.values() for gap in _unread(inventory, rows)),
+        *(gap for inventory in inventories.values() for gap in _unread(inventory, there)),
         *_failing(rows),
         *_signals(signals),
         *_strangers(rows, inventories),
         *_dropped(agents),
         *_bad_lines(rows),
-        *(gap for inventory in inventories.values() for gap in _too_many(inventory, rows)),
+        *(gap for inventory in inventories.values() for gap in _too_many(inventory, there)),
     ]
     return sorted(_merged(found), key=lambda gap: gap.tone != "bad")
 
@@ -83,63 +97,32 @@ def _merged(found: Iterable[Gap]) -> Iterable[Gap]:
             yield from gaps_
         else:
             title = first.several.format(n=f"{n:,}")
-            yield replace(first, title=title, why=f"{first.why} The same holds for {n - 1:,} more.")
-
-
-_REFUSED_HELP: Final[dict[int, tuple[str, str, str]]] = {
-    400: ("Something between the agent and here spoils its requests", "", ""),
-    401: (
-        "Give the agent a token that is valid",
-        "Issue a new one and put it into the agent's token_file: it is read again by itself.",
-        f"{MANAGE} token issue agent-NAME --scope ingest > agent.token",
-    ),
-    403: (
-        "Give the agent a token that may send this",
-        "It needs scope ingest, and no fleet or the fleet of the ids it sends.",
-        f"{MANAGE} token issue agent-NAME --scope ingest > agent.token",
-    ),
-    408: ("The agent's path to the console is too slow for its batches", "", ""),
-    409: (
-        "Give each running agent a name of its own",
-        "Two agents run under this name: the older one is refused. Find both, and rename one.",
-        'grep "^agent" agent.toml',
-    ),
-    413: (
-        "Send less at once",
-        "Divide the sources between several agents, or allow more bytes in a body and restart "
-        "the web process.",
-        "CONSOLE_INGEST_MAX_BYTES=16777216",
-    ),
-    415: ("Send msgpack or JSON, plain or compressed as the console offers", "", ""),
-    422: (
-        "See what the agent sends",
-        "Read everything once and look at the field that is named.",
-        TRY,
-    ),
-}
-
-
-def refused_words(row: RefusedRow) -> str:
-    """What to do about one kind of refusal, in one line."""
-    if row.is_clock:
-        return "Set the clock of the agent's host"
-    return _REFUSED_HELP.get(row.status, ("Look at what the console answers it", "", ""))[0]
+            more = _("The same holds for %(n)s more.") % {"n": f"{n - 1:,}"}
+            yield replace(first, title=title, why=f"{first.why} {more}")
 
 
 def _refused(refused: Sequence[RefusedRow]) -> Iterable[Gap]:
     for row in refused:
         if not row.is_recent or row.is_clock:
             continue
-        title, text, command = _REFUSED_HELP.get(
-            row.status, ("Look at what the console answers", "", "")
-        )
-        whose = row.whose or "An agent without a valid token"
-        field = f" at {row.field}" if row.field else ""
-        times = "once" if row.count == 1 else f"{row.count:,} times"
-        why = f"{whose}: batches are refused with {row.status}{field}, {times}: {row.error}."
+        title, text, command = refused_help(row.status)
+        found = {
+            "whose": row.whose or _("An agent without a valid token"),
+            "status": row.status,
+            "field": row.field,
+            "times": _("once") if row.count == 1 else _("%(n)s times") % {"n": f"{row.count:,}"},
+            "error": row.error,
+        }
+        if row.field:
+            why = _(
+                "%(whose)s: batches are refused with %(status)s at %(field)s, %(times)s: %(error)s."
+            )
+        else:
+            why = _("%(whose)s: batches are refused with %(status)s, %(times)s: %(error)s.")
+        why %= found
         key = f"refused:{row.whose}:{row.status}:{row.field}"
         steps = (Step(text, command),) if text else ()
-        several = f"{title}: {{n}} agents and tokens"
+        several = _("%(title)s: {n} agents and tokens") % {"title": title}
         yield Gap(key, "bad", title, why, steps, several=several)
 
 
@@ -148,65 +131,66 @@ def _clocks(agents: Sequence[AgentRow]) -> Iterable[Gap]:
         if row.state != "clock":
             continue
         is_refused = any(one.is_clock and one.is_recent for one in row.refused)
-        by = (
-            f" is {clock_words(row.skew_s)}"
-            if row.skew_s is not None and abs(row.skew_s) > CLOCK_OFF_S
-            else " is ahead"
-        )
+        by = _("The clock of %(name)s is ahead")
+        if row.skew_s is not None and abs(row.skew_s) > CLOCK_OFF_S:
+            by = _("The clock of %(name)s is %(skew)s")
+        by %= {"name": row.name, "skew": clock_words(row.skew_s or 0.0)}
         effect = (
-            "readings of the future are refused, nothing of it is stored"
+            _("readings of the future are refused, nothing of it is stored")
             if is_refused
-            else "its readings stand at the wrong time in charts; how fresh they are is not "
-            "judged by its clock"
+            else _(
+                "its readings stand at the wrong time in charts; how fresh "
+                "they are is not judged by its clock"
+            )
         )
-        steps = (Step("On its host, see whether time is kept in step.", "timedatectl status"),)
+        steps = (Step(_("On its host, see whether time is kept in step."), "timedatectl status"),)
         yield Gap(
             f"clock:{row.name}",
             "bad" if is_refused else "warn",
-            f"Set the clock of {row.name}",
-            f"The clock of {row.name}{by}: {effect}.",
+            _("Set the clock of %(name)s") % {"name": row.name},
+            f"{by}: {effect}.",
             steps,
-            several="Set the clocks of {n} agents' hosts",
+            several=_("Set the clocks of {n} agents' hosts"),
         )
 
 
 def _silent(findings: Iterable[Finding], now_s: float) -> Iterable[Gap]:
     for finding in findings:
-        kind, _, rest = finding.key.partition(":")
+        kind, _colon, rest = finding.key.partition(":")
         why = finding.sentence(now_s)
         if kind in ("agent", "agents"):
             back = (
-                Step("On its host, see how it is, where systemd runs it.", STATUS),
-                Step("See whether it still reads its sources.", TRY),
-                Step("Start it again, where nothing else does.", AGENT),
+                Step(_("On its host, see how it is, where systemd runs it."), STATUS),
+                Step(_("See whether it still reads its sources."), TRY),
+                Step(_("Start it again, where nothing else does."), AGENT),
             )
-            # Many are one finding, which begins with their number.
-            n_agents = finding.what.partition(" ")[0]
-            title = f"Bring agent {rest} back" if rest else f"Bring {n_agents} agents back"
+            title = (
+                _("Bring agent %(rest)s back") % {"rest": rest}
+                if rest
+                else _("Bring %(n)s agents back") % {"n": finding.n}
+            )
             several = "Bring {n} agents back"
             yield Gap(finding.key, finding.tone, title, why, back, several=several)
         elif kind == "silent":
-            what, _, cluster = rest.partition(":")
-            title = f"Read the {'gates' if what == 'router' else 'instances'} of {cluster} again"
-            steps = (Step("Their agent is heard, and reads others: see what it reads.", TRY),)
+            what, _colon, cluster = rest.partition(":")
+            title = _("Read the instances of %(cluster)s again") % {"cluster": cluster}
+            if what == "router":
+                title = _("Read the gates of %(cluster)s again") % {"cluster": cluster}
+            steps = (Step(_("Their agent is heard, and reads others: see what it reads."), TRY),)
             yield Gap(finding.key, finding.tone, title, why, steps)
 
 
-def _unread(inventory: Inventory, rows: Sequence[SourceRow]) -> Iterable[Gap]:
+def _unread(inventory: Inventory, there: RowsAt) -> Iterable[Gap]:
     """Expected, and never heard of."""
     for cluster, site in inventory.sites.items():
-        here = [row for row in _of(rows, inventory.fleet, "instance") if row.cluster == cluster]
+        here = there.get((inventory.fleet, "instance", cluster), ())
         yield from _unread_instances(inventory, cluster, site, here)
-        gates = [
-            row
-            for row in _of(rows, inventory.fleet, "router")
-            if row.cluster == cluster and row.is_gate
-        ]
-        if site.kind == "pd" and not gates:
+        routers = there.get((inventory.fleet, "router", cluster), ())
+        if site.kind == "pd" and not any(row.is_gate for row in routers):
             yield _no_gate(inventory.fleet, cluster)
-    for row in (*_of(rows, inventory.fleet, "link"), *_of(rows, inventory.fleet, "router")):
-        if row.state == "never":
-            yield _unread_one(inventory, row)
+    for (fleet, kind, _cluster), rows in there.items():
+        if fleet == inventory.fleet and kind != "instance":
+            yield from (_unread_one(inventory, row) for row in rows if row.state == "never")
 
 
 def _unread_instances(
@@ -221,22 +205,26 @@ def _unread_instances(
         for n in range(1, 2 * site.instances + 1)
         if f"{inventory.fleet}/{cluster}/{site.profile}-{n}" not in taken
     ][:n_left]
-    many = "instance" if n_left == 1 else "instances"
     yield Gap(
         f"unread:{inventory.fleet}/{cluster}",
         "warn",
-        f"Have an agent read {n_left} {many} of {cluster}",
-        f"The scenario has {site.instances}, {len(here)} ever reported: the loop counts what "
-        "reports.",
+        ngettext(
+            "Have an agent read %(n)s instance of %(cluster)s",
+            "Have an agent read %(n)s instances of %(cluster)s",
+            n_left,
+        )
+        % {"n": n_left, "cluster": cluster},
+        _("The scenario has %(instances)s, %(n)s ever reported: the loop counts what reports.")
+        % {"instances": site.instances, "n": len(here)},
         (
             Step(
-                "Add them to agent.toml of an agent that reaches them.",
+                _("Add them to agent.toml of an agent that reaches them."),
                 instances_toml(inventory.fleet, cluster, site, numbers),
                 file="agent.toml",
             ),
-            Step("See what is found.", TRY),
+            Step(_("See what is found."), TRY),
             Step(
-                "Or, if the cluster has fewer, correct the scenario.",
+                _("Or, if the cluster has fewer, correct the scenario."),
                 f"{MANAGE} fleet apply scenario.toml",
             ),
         ),
@@ -249,12 +237,12 @@ def _no_gate(fleet: str, cluster: str) -> Gap:
     return Gap(
         f"no-gate:{fleet}/{cluster}",
         "warn",
-        f"Put a gate in front of {cluster}",
-        "Nothing tells its demand and the lengths of its prompts: no t is computed.",
+        _("Put a gate in front of %(cluster)s") % {"cluster": cluster},
+        _("Nothing tells its demand and the lengths of its prompts: no t is computed."),
         (
-            Step("Issue its token.", token_command("gw-1", fleet, "router")),
-            Step("Start it.", "python -m routing.gate --config gate.toml"),
-            Step("Have an agent read it.", gate_toml(path), file="agent.toml"),
+            Step(_("Issue its token."), token_command("gw-1", fleet, "router")),
+            Step(_("Start it."), "python -m routing.gate --config gate.toml"),
+            Step(_("Have an agent read it."), gate_toml(path), file="agent.toml"),
         ),
         in_path=True,
     )
@@ -262,23 +250,22 @@ def _no_gate(fleet: str, cluster: str) -> Gap:
 
 def _unread_one(inventory: Inventory, row: SourceRow) -> Gap:
     if row.kind == "link":
-        source, _, target = row.path.partition("->")
-        title = f"Have an agent of {source} read link {source} → {target}"
-        why = "Its use and loss are unknown. A link is read where it sends."
+        source, _arrow, target = row.path.partition("->")
+        title = _("Have an agent of %(source)s read link %(source)s → %(target)s") % {
+            "source": source,
+            "target": target,
+        }
+        why = _("Its use and loss are unknown. A link is read where it sends.")
         content = link_toml(row.path, inventory.links[row.path])
     else:
-        title = f"Have an agent read gate {row.name}"
-        why = "It asks for plans, but what it counts reaches nobody: its demand is not in t."
+        title = _("Have an agent read gate %(name)s") % {"name": row.name}
+        why = _("It asks for plans, but what it counts reaches nobody: its demand is not in t.")
         content = gate_toml(row.path)
     steps = (
-        Step("Add this to its agent.toml.", content, file="agent.toml"),
-        Step("See what is found.", TRY),
+        Step(_("Add this to its agent.toml."), content, file="agent.toml"),
+        Step(_("See what is found."), TRY),
     )
     return Gap(f"unread:{row.path}", "warn", title, why, steps, in_path=True)
-
-
-def _of(rows: Sequence[SourceRow], fleet: str, kind: str) -> list[SourceRow]:
-    return [row for row in rows if row.fleet == fleet and row.kind == kind]
 
 
 _URL: Final = re.compile(r"https?://[^\s()]+")
@@ -296,21 +283,29 @@ def _failing(rows: Sequence[SourceRow]) -> Iterable[Gap]:
         names = listed([row.name for row in found])
         such = f". {found[0].name}: " if n > 1 else ": "
         ends = f"{such}{error}." if error else "."
-        busy = " A busy engine answers late: this never counts as idle." if state == "slow" else ""
+        busy = ""
+        if state == "slow":
+            busy = " " + _("A busy engine answers late: this never counts as idle.")
         url = next((u for u in _URL.findall(error) if _PLAIN_URL.fullmatch(u)), "")
-        what = f"{found[0].name}: it" if n == 1 else f"{n} sources that"
-        fate = "cannot be read" if state != "slow" else "answers late" if n == 1 else "answer late"
+        if n == 1:
+            title = _("Look at %(name)s: it cannot be read")
+            if state == "slow":
+                title = _("Look at %(name)s: it answers late")
+        else:
+            title = _("Look at %(n)s sources that cannot be read")
+            if state == "slow":
+                title = _("Look at %(n)s sources that answer late")
         yield Gap(
             f"{state}:{kind}",
             "warn",
-            f"Look at {what} {fate}",
+            title % {"name": found[0].name, "n": n},
             f"{names}{ends}{busy}",
             (
                 Step(
-                    "From the agent's host, see what it answers.",
+                    _("From the agent's host, see what it answers."),
                     f"curl -sS -i -m 10 {url or 'http://HOST:8000/metrics'} | head -n 20",
                 ),
-                Step("See what the agent makes of it.", TRY),
+                Step(_("See what the agent makes of it."), TRY),
             ),
         )
 
@@ -327,16 +322,17 @@ def _signals(signals: Sequence[SignalRow]) -> Iterable[Gap]:
     for row in signals:
         if not row.want.decides or row.n_found == row.n_wanted:
             continue
-        of = {"instance": "instance", "router": "gate", "link": "link"}[row.want.kind]
+        who = counted(row.want.kind, row.n_lacking)
         yield Gap(
             f"signal:{row.want.name}",
             "bad" if row.n_found == 0 else "warn",
-            f"Have {row.n_lacking} {_many(of, row.n_lacking)} tell {row.want.name}",
-            f"Without it {row.want.without}. {row.example}: {row.why}.",
+            _("Have %(who)s tell %(name)s") % {"who": who, "name": row.want.name},
+            _("Without it %(without)s. %(example)s: %(why)s.")
+            % {"without": row.want.without, "example": row.example, "why": row.why},
             (
-                Step("See what one of them exposes, and what it means to us.", READ_ENGINE)
+                Step(_("See what one of them exposes, and what it means to us."), READ_ENGINE)
                 if row.want.kind != "link"
-                else Step("See what its agent reads.", TRY),
+                else Step(_("See what its agent reads."), TRY),
             ),
         )
 
@@ -346,24 +342,29 @@ def _strangers(rows: Sequence[SourceRow], inventories: Mapping[str, Inventory]) 
     for row in rows:
         if row.state == "unmatched":
             by_why.setdefault(row.mark.text, []).append(row)
-    known = listed(sorted(inventories)) or "none"
+    known = listed(sorted(inventories)) or _("none")
     for why, found in sorted(by_why.items()):
         n = len(found)
         yield Gap(
             f"unmatched:{why}",
             "warn",
-            f"Give {n} {_many('source', n)} a place",
-            f"{listed([row.path for row in found])}: {why}. What "
-            f"{'it tells' if n == 1 else 'they tell'} is stored and counts for no decision. "
-            f"Fleets: {known}.",
+            ngettext("Give %(n)s source a place", "Give %(n)s sources a place", n) % {"n": n},
+            ngettext(
+                "%(names)s: %(why)s. What it tells is stored and counts for no decision. "
+                "Fleets: %(known)s.",
+                "%(names)s: %(why)s. What they tell is stored and counts for no decision. "
+                "Fleets: %(known)s.",
+                n,
+            )
+            % {"names": listed([row.path for row in found]), "why": why, "known": known},
             (
                 Step(
-                    "Correct the id in agent.toml, FLEET/CLUSTER/NAME, of "
-                    f"{listed(sorted({row.agent for row in found}))}.",
+                    _("Correct the id in agent.toml, FLEET/CLUSTER/NAME, of %(listed)s.")
+                    % {"listed": listed(sorted({row.agent for row in found}))},
                     'grep -n "^id" agent.toml',
                 ),
                 Step(
-                    "Or register what it belongs to.",
+                    _("Or register what it belongs to."),
                     f"{MANAGE} fleet apply scenario.toml",
                 ),
             ),
@@ -378,24 +379,33 @@ def _dropped(agents: Sequence[AgentRow]) -> Iterable[Gap]:
         parts = []
         if report.n_dropped_batches:
             n = report.n_dropped_batches
-            parts.append(f"{n:,} {_many('batch', n, 'batches')} left its full spool unsent")
+            batches = ngettext(
+                "%(n)s batch left its full spool unsent",
+                "%(n)s batches left its full spool unsent",
+                n,
+            )
+            parts.append(batches % {"n": f"{n:,}"})
         if report.n_dropped_series:
-            parts.append(f"{report.n_dropped_series:,} series were over its limits")
+            parts.append(
+                _("%(n_dropped_series)s series were over its limits")
+                % {"n_dropped_series": f"{report.n_dropped_series:,}"}
+            )
         yield Gap(
             f"dropped:{row.name}",
             "warn",
-            f"Give {row.name} more room",
-            f"Since {row.name} started, {' and '.join(parts)}: charts have holes there.",
+            _("Give %(name)s more room") % {"name": row.name},
+            _("Since %(name)s started, %(parts)s: charts have holes there.")
+            % {"name": row.name, "parts": _(" and ").join(parts)},
             (
                 Step(
-                    "Raise the limit in its agent.toml.",
+                    _("Raise the limit in its agent.toml."),
                     "spool_max_bytes = 1073741824",
                     file="agent.toml",
                 ),
             )
             if report.n_dropped_batches
-            else (Step("See which source has so many.", TRY),),
-            several="Give {n} agents more room",
+            else (Step(_("See which source has so many."), TRY),),
+            several=_("Give {n} agents more room"),
         )
 
 
@@ -407,38 +417,46 @@ def _bad_lines(rows: Sequence[SourceRow]) -> Iterable[Gap]:
     yield Gap(
         "bad-lines",
         "warn",
-        f"Look at {n:,} {_many('line', n)} that could not be read",
-        f"{listed([row.name for row in bad])}: the rest of the text is used.",
-        (Step("From the agent's host, see which.", READ_ENGINE),),
+        ngettext(
+            "Look at %(n)s line that could not be read",
+            "Look at %(n)s lines that could not be read",
+            n,
+        )
+        % {"n": f"{n:,}"},
+        _("%(listed)s: the rest of the text is used.")
+        % {"listed": listed([row.name for row in bad])},
+        (Step(_("From the agent's host, see which."), READ_ENGINE),),
     )
 
 
-def _too_many(inventory: Inventory, rows: Sequence[SourceRow]) -> Iterable[Gap]:
+def _too_many(inventory: Inventory, there: RowsAt) -> Iterable[Gap]:
     for cluster, site in inventory.sites.items():
         here = [
             row
-            for row in _of(rows, inventory.fleet, "instance")
-            if row.cluster == cluster and row.state in (*READ_WELL, "slow", "failed", "down")
+            for row in there.get((inventory.fleet, "instance", cluster), ())
+            if row.state in (*READ_WELL, "slow", "failed", "down")
         ]
         if len(here) > site.instances:
             yield Gap(
                 f"too-many:{inventory.fleet}/{cluster}",
                 "warn",
-                f"Say in the scenario that {cluster} has {len(here)} instances",
-                f"It says {site.instances}; plans are made for what it says.",
-                (Step("Correct it, and apply it.", f"{MANAGE} fleet apply scenario.toml"),),
+                _("Say in the scenario that %(cluster)s has %(n)s instances")
+                % {"cluster": cluster, "n": len(here)},
+                _("It says %(instances)s; plans are made for what it says.")
+                % {"instances": site.instances},
+                (Step(_("Correct it, and apply it."), f"{MANAGE} fleet apply scenario.toml"),),
             )
 
 
 def headline(expected: Iterable[tuple[str, int, int]], n_gaps: int) -> str:
     """The page in one sentence. `expected` is (what, how many should report, how many do)."""
-    short = [f"{fresh} of {wanted} {what}" for what, wanted, fresh in expected if fresh < wanted]
+    short = [
+        _("%(fresh)s of %(wanted)s %(what)s") % {"fresh": fresh, "wanted": wanted, "what": what}
+        for what, wanted, fresh in expected
+        if fresh < wanted
+    ]
     if not short and not n_gaps:
-        return "Everything that is expected reports, with every signal that decisions need."
+        return _("Everything that is expected reports, with every signal that decisions need.")
     if not short:
-        return "Everything that is expected reports; some of it needs a hand."
-    return f"Read well: {listed(short)}."
-
-
-def _many(one: str, n: int, several: str = "") -> str:
-    return one if n == 1 else several or f"{one}s"
+        return _("Everything that is expected reports; some of it needs a hand.")
+    return _("Read well: %(short)s.") % {"short": listed(short)}

@@ -15,6 +15,8 @@ from typing import Any
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, render
 from django.urls import reverse
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy as _lazy
 
 from console.roles import readable, role_of
 from routing import cache_budget, fleets, knobs, planning
@@ -24,6 +26,10 @@ from routing.models import Fleet
 
 _OPEN_CLUSTERS = 2
 """Clusters whose fields are open from the start: more of them would push the rest off the page."""
+LEAST_HEADROOM = "least_headroom"
+MOST_WHOLE = 12
+"""Up to so many clusters and links the form has every number; of a larger fleet those of the
+cluster that it is seen from, and what the address changes."""
 
 
 @dataclass(frozen=True)
@@ -60,14 +66,19 @@ class Group:
 
 _KINDS: dict[str, tuple[str, str, str, str]] = {
     # kind: label, unit, scale of the slider, help
-    "rate_rps": ("Rate", "req/s", "log", ""),
-    "mu": ("Length μ", "ln tok", "linear", "The median prompt is e^μ tokens."),
-    "sigma": ("Length σ", "", "linear", "Spread: 0 all alike, above 1 heavy-tailed."),
-    "output_tokens": ("Output", "tok", "log", "Mean answer."),
-    "instances": ("Instances", "", "linear", ""),
-    "gbps": ("Capacity", "Gbps", "log", ""),
-    "tokens_per_s": ("Pace", "tok/s", "log", "Least tokens a second for each request."),
-    "ttft_s": ("First token", "s", "log", "Longest mean time to the first token."),
+    "rate_rps": (_lazy("Rate"), "req/s", "log", ""),
+    "mu": (_lazy("Length μ"), "ln tok", "linear", _lazy("The median prompt is e^μ tokens.")),
+    "sigma": (_lazy("Length σ"), "", "linear", _lazy("Spread: 0 all alike, above 1 heavy-tailed.")),
+    "output_tokens": (_lazy("Output"), "tok", "log", _lazy("Mean answer.")),
+    "instances": (_lazy("Instances"), "", "linear", ""),
+    "gbps": (_lazy("Capacity"), "Gbps", "log", ""),
+    "tokens_per_s": (
+        _lazy("Pace"),
+        "tok/s",
+        "log",
+        _lazy("Least tokens a second for each request."),
+    ),
+    "ttft_s": (_lazy("First token"), "s", "log", _lazy("Longest mean time to the first token.")),
 }
 _SPANS = {"mu": (5.0, 13.0), "sigma": (0.1, 2.5)}
 _FACTOR = 10.0
@@ -82,42 +93,81 @@ def page(request: HttpRequest, fleet: str) -> HttpResponse:
     scenario = fleets.scenario_of(found)
     saw = planning.recorded(found)
     asked = request.GET
-    groups = list(_groups(scenario, saw, asked))
-    search = _search_fields(found, scenario, asked)
-    known = {f.name for group in groups for f in group.fields} | {f.name for f in search}
-    known |= {f"{group.cluster}.lengths" for group in groups if group.cluster} | {"cluster"}
     steered = [w.cluster for w in scenario.workloads]
     cluster = asked.get("cluster", steered[0])
+    shown = places_shown(scenario, cluster, asked)
+    groups = list(_groups(scenario, saw, asked, shown))
+    search = _search_fields(found, scenario, asked, shown)
+    known = _names(scenario)
     context = {
         "fleet": found,
         "groups": groups,
         "search_fields": search,
         "clusters": steered,
         "cluster": cluster,
+        "n_left": 0 if shown is None else len(scenario.clusters) + len(scenario.links) - len(shown),
         "traces": cache_budget.traces_with_prefixes(found),
         "unknown": [name for name in asked if name not in known],
         "page_data": {
             "api": reverse("api-what-if", args=[fleet]),
             "cache_budget": reverse("api-cache-budget", args=[fleet]),
             "hold": reverse("hold", args=[fleet]),
-            "can_operate": role_of(request.user).can_operate,
+            "can_operate": role_of(request.user, fleet).can_operate,
         },
     }
     return render(request, "planner.html", context)
 
 
+def places_shown(
+    scenario: Scenario, cluster: str, asked: Mapping[str, str]
+) -> frozenset[str] | None:
+    """The clusters and links whose numbers the form has: None is all of them.
+
+    Of a large fleet it is `cluster`, the links to and from it and what is at their other ends, and
+    every place of which the address changes a number.
+    """
+    if len(scenario.clusters) <= MOST_WHOLE and len(scenario.links) <= MOST_WHOLE:
+        return None
+    near = [link for link in scenario.links if cluster in (link.source, link.target)]
+    asked_of = {key.rpartition(".")[0] for key in asked}
+    known = {one.name for one in scenario.clusters} | {link.id for link in scenario.links}
+    found = {cluster, *(link.id for link in near), *(asked_of & known)}
+    return frozenset((found | {end for link in near for end in (link.source, link.target)}) & known)
+
+
+def _names(scenario: Scenario) -> set[str]:
+    """What the address may carry."""
+    steered = [workload.cluster for workload in scenario.workloads]
+    return {
+        *("cluster", LEAST_HEADROOM),
+        *(number.name for number in changes.numbers_of(scenario)),
+        *(f"{name}.lengths" for name in steered),
+        *(f"{cluster.name}.{planning.MOST}" for cluster in scenario.clusters),
+    }
+
+
 def _groups(
-    scenario: Scenario, saw: planning.Recorded, asked: Mapping[str, str]
+    scenario: Scenario,
+    saw: planning.Recorded,
+    asked: Mapping[str, str],
+    shown: frozenset[str] | None,
 ) -> Iterator[Group]:
-    numbers = changes.numbers_of(scenario)
+    numbers = [
+        number
+        for number in changes.numbers_of(scenario)
+        if shown is None or number.place in shown or number.place == "slo"
+    ]
     several = len(scenario.workloads) > 1
-    for i, workload in enumerate(scenario.workloads):
+    steered = [w for w in scenario.workloads if shown is None or w.cluster in shown]
+    for i, workload in enumerate(steered):
         own = [n for n in numbers if n.place == workload.cluster and n.kind != "instances"]
         name = f"{workload.cluster}.lengths"
         has_shape = any(f"{workload.cluster}.{kind}" in asked for kind in ("mu", "sigma"))
         default = changes.LOGNORMAL if has_shape else changes.SCENARIO
         yield Group(
-            title=f"Traffic of {workload.cluster}" if several else "Traffic",
+            title=_("Traffic of %(cluster)s") % {"cluster": workload.cluster}
+            if several
+            else _("Traffic"),
             fields=tuple(_field(n, asked) for n in own),
             cluster=workload.cluster,
             lengths=asked.get(name, default),
@@ -127,12 +177,12 @@ def _groups(
             or any(key.startswith(f"{workload.cluster}.") for key in asked),
         )
     sizes = tuple(_field(n, asked, label=n.place) for n in numbers if n.kind == "instances")
-    yield Group("Instances", sizes)
+    yield Group(_("Instances"), sizes)
     links = tuple(
         _field(n, asked, label=n.place.replace("->", " → ")) for n in numbers if n.kind == "gbps"
     )
     if links:
-        yield Group("Links", links)
+        yield Group(_("Links"), links)
     yield Group(
         "SLO",
         tuple(_field(n, asked) for n in numbers if n.place == "slo" and n.kind != "instances"),
@@ -188,17 +238,32 @@ def _rounded(value: float) -> float:
     return float(f"{round(value / scale) * scale:.6g}")
 
 
-def _search_fields(fleet: Fleet, scenario: Scenario, asked: Mapping[str, str]) -> tuple[Field, ...]:
+def _search_fields(
+    fleet: Fleet, scenario: Scenario, asked: Mapping[str, str], shown: frozenset[str] | None
+) -> tuple[Field, ...]:
     """What bounds the search for the cheapest fleet."""
     target = f"{knobs.effective(fleet.policy.knobs)['headroom_target']:g}"
-    name = "least_headroom"
-    fields = [Field(name, "Headroom", "×", target, asked.get(name, target), 1, 3, "linear", False)]
+    name = LEAST_HEADROOM
+    fields = [
+        Field(name, _("Headroom"), "×", target, asked.get(name, target), 1, 3, "linear", False)
+    ]
     for cluster in scenario.clusters:
+        if shown is not None and cluster.name not in shown:
+            continue
         name = f"{cluster.name}.{planning.MOST}"
         most = f"{planning.most_of(cluster)}"
-        shown = asked.get(name, most)
         high = max(4.0 * cluster.instances, 8.0)
         fields.append(
-            Field(name, f"{cluster.name}, at most", "", most, shown, 1, high, "linear", True)
+            Field(
+                name,
+                _("%(name)s, at most") % {"name": cluster.name},
+                "",
+                most,
+                asked.get(name, most),
+                1,
+                high,
+                "linear",
+                True,
+            )
         )
     return tuple(fields)

@@ -11,7 +11,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from django.utils.translation import gettext as _
+
 from console import figures
+from console.request_words import side_word
 from routing.core.placement.rule import Side
 
 HEIGHT = 220.0
@@ -142,12 +145,18 @@ def _runs(points: Sequence[Point]) -> Iterator[tuple[Point, Point]]:
 def _words(runs: Sequence[tuple[Point, Point]], most: int) -> str:
     """`Local up to 4,000 tokens, remote above.`"""
     if len(runs) == 1:
-        return f"Every length up to {most:,} tokens runs {runs[0][0].side}."
+        every = _("Every length up to %(most)s tokens runs %(side)s.")
+        return every % {"most": f"{most:,}", "side": side_word(runs[0][0].side)}
     named = runs[: _MOST_FLIPS + 1]
-    parts = [f"{first.side} up to {last.total:,} tokens" for first, last in named[:-1]]
-    rest = "" if len(named) == len(runs) else ", and so on"
-    said = f"{', '.join([*parts, f'{named[-1][0].side} above'])}{rest}."
-    return said[0].upper() + said[1:]
+    parts = [
+        _("%(side)s up to %(n)s tokens") % {"side": side_word(first.side), "n": f"{last.total:,}"}
+        for first, last in named[:-1]
+    ]
+    parts.append(_("%(side)s above") % {"side": side_word(named[-1][0].side)})
+    if len(named) < len(runs):
+        parts.append(_("and so on"))
+    words = ", ".join(parts)
+    return f"{words[0].upper()}{words[1:]}."
 
 
 def _segment(
@@ -156,8 +165,12 @@ def _segment(
     first, last = run
     # Up to where the next one begins: between two tokens there is no third state.
     end = runs[i + 1][0].total if i + 1 < len(runs) else most
-    words = first.side if end - first.total >= 0.09 * most else ""
-    title = f"{first.total:,} to {last.total:,} tokens: {first.side}"
+    words = side_word(first.side) if end - first.total >= 0.09 * most else ""
+    title = _("%(first)s to %(last)s tokens: %(side)s") % {
+        "first": f"{first.total:,}",
+        "last": f"{last.total:,}",
+        "side": side_word(first.side),
+    }
     return Segment(
         _percent(first.total, most), _percent(end - first.total, most), first.side, words, title
     )
@@ -168,14 +181,21 @@ def _bands(points: Sequence[Point], most: int) -> Iterator[Segment]:
     if not inside:
         return
     first, last = inside[0].total, inside[-1].total
-    title = f"{first:,} to {last:,} tokens: inside the band, where the shorter wait decides"
-    yield Segment(_percent(first, most), _percent(last - first, most), "band", "band", title)
+    title = _("%(first)s to %(last)s tokens: inside the band, where the shorter wait decides") % {
+        "first": f"{first:,}",
+        "last": f"{last:,}",
+    }
+    yield Segment(_percent(first, most), _percent(last - first, most), "band", _("band"), title)
 
 
 def _flip(first: Point, most: int) -> Mark:
     at = 100.0 * first.total / most
     anchor = "start" if at < 50.0 else "end"
-    title = f"from {first.total:,} tokens on: {first.side} ({first.reason})"
+    title = _("from %(first)s tokens on: %(side)s (%(reason)s)") % {
+        "first": f"{first.total:,}",
+        "side": side_word(first.side),
+        "reason": first.reason,
+    }
     return Mark(f"{at:.3f}%", f"{first.total:,}", title, anchor)
 
 

@@ -17,6 +17,8 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, render
 from django.urls import reverse
 from django.utils import timezone
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy as _lazy
 
 from console import plans, request_chart, request_words
 from console.roles import readable
@@ -46,29 +48,37 @@ class Turn:
     found: Placement
     estimates: Mapping[Side, Any]
 
+    @property
+    def sentence(self) -> str:
+        return request_words.sentence(self.found)
+
+    @property
+    def side_word(self) -> str:
+        return request_words.side_word(self.found.side)
+
 
 class RequestForm(forms.Form):
     """A request, and the moment it arrives at. Fields named `remote-NAME` are one a PrfaaS cluster
     with a link to the PD cluster."""
 
-    cluster = forms.ChoiceField(label="PD cluster")
-    decision = forms.ChoiceField(label="Plan", required=False)
-    total = forms.IntegerField(label="Prompt, tokens", min_value=0, max_value=MOST_TOKENS)
+    cluster = forms.ChoiceField(label=_lazy("PD cluster"))
+    decision = forms.ChoiceField(label=_lazy("Plan"), required=False)
+    total = forms.IntegerField(label=_lazy("Prompt, tokens"), min_value=0, max_value=MOST_TOKENS)
     local = forms.IntegerField(min_value=0, max_value=MOST_TOKENS)
     free = forms.FloatField(
-        label="Free share of the link", required=False, min_value=0.01, max_value=1.0
+        label=_lazy("Free share of the link"), required=False, min_value=0.01, max_value=1.0
     )
     in_flight = forms.IntegerField(
-        label="Remote requests in flight", required=False, min_value=0, max_value=1_000_000
+        label=_lazy("Remote requests in flight"), required=False, min_value=0, max_value=1_000_000
     )
     wait_local = forms.FloatField(
-        label="local, s", required=False, min_value=0.0, max_value=MOST_SECONDS
+        label=_lazy("local, s"), required=False, min_value=0.0, max_value=MOST_SECONDS
     )
     wait_remote = forms.FloatField(
-        label="remote, s", required=False, min_value=0.0, max_value=MOST_SECONDS
+        label=_lazy("remote, s"), required=False, min_value=0.0, max_value=MOST_SECONDS
     )
-    local_down = forms.BooleanField(label="local does not answer", required=False)
-    remote_down = forms.BooleanField(label="no remote answers", required=False)
+    local_down = forms.BooleanField(label=_lazy("local does not answer"), required=False)
+    remote_down = forms.BooleanField(label=_lazy("no remote answers"), required=False)
 
     def __init__(
         self,
@@ -85,7 +95,7 @@ class RequestForm(forms.Form):
         self.remotes = remotes
         for name in remotes:
             self.fields[f"remote-{name}"] = forms.IntegerField(
-                label=f"Cached at {name}", min_value=0, max_value=MOST_TOKENS
+                label=_("Cached at %(name)s") % {"name": name}, min_value=0, max_value=MOST_TOKENS
             )
         self.fields["free"].widget.attrs["placeholder"] = f"{free_ratio:g}"
         for field in self.fields.values():
@@ -102,11 +112,15 @@ class RequestForm(forms.Form):
         total = found.get("total")
         for name in ("local", *(f"remote-{remote}" for remote in self.remotes)):
             if total is not None and found.get(name) is not None and found[name] > total:
-                self.add_error(name, f"{found[name]:,} is more than the prompt's {total:,} tokens.")
+                self.add_error(
+                    name,
+                    _("%(found)s is more than the prompt's %(total)s tokens.")
+                    % {"found": f"{found[name]:,}", "total": f"{total:,}"},
+                )
         waits = [found.get("wait_local"), found.get("wait_remote")]
         if waits.count(None) == 1 and not {"wait_local", "wait_remote"} & self.errors.keys():
             missing = "wait_local" if waits[0] is None else "wait_remote"
-            self.add_error(missing, "A band compares two waits: give both, or none.")
+            self.add_error(missing, _("A band compares two waits: give both, or none."))
         return found
 
     @property
@@ -155,7 +169,11 @@ def _form(request: HttpRequest, fleet: Fleet, scenario: Scenario) -> RequestForm
 def _decisions(fleet: Fleet, asked: str) -> list[tuple[str, str]]:
     """The plan in force, the newest others, and the one asked for however old it is."""
     running = fleets.newest_adopted(fleet)
-    first = "in force: none yet" if running is None else f"in force: {_plan_words(running)}"
+    first = (
+        _("in force: none yet")
+        if running is None
+        else _("in force: %(running)s") % {"running": _plan_words(running)}
+    )
     rows = Decision.objects.filter(fleet=fleet).order_by("-created_at", "-id")
     others = [row for row in rows[:_RECENT] if running is None or row.pk != running.pk]
     number = int(asked) if asked.isdecimal() and len(asked) < 19 else None
@@ -174,7 +192,7 @@ def _plan_words(decision: Decision) -> str:
         (f"{name} " if several else "") + plans.cluster_words(plan)
         for name, plan in list(clusters.items())[:3]
     ]
-    tag = "advised" if decision.version is None else f"v{decision.version}"
+    tag = _("advised") if decision.version is None else f"v{decision.version}"
     return f"{tag}, {', '.join(words)}{', …' if len(clusters) > 3 else ''}"
 
 
@@ -202,6 +220,7 @@ def _answer(request: HttpRequest, fleet: Fleet, form: RequestForm) -> dict[str, 
         "by": by,
         "running": fleets.newest_adopted(fleet),
         "found": turn.found,
+        "sentence": turn.sentence,
         "turns": turns if len(turns) > 1 else (),
         "steps": request_words.steps(turn.found, prompt, by.plan, moment, cluster=by.cluster),
         "costs": rows,

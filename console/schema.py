@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from routing.approvals.api import MAY_BE_PROPOSED
 from telemetry import wire
 
 _METHODS = ("get", "post", "patch", "put", "delete")
@@ -13,7 +14,7 @@ _REF = "#/components/schemas/{name}"
 ERROR = {
     "type": "object",
     "description": "Every error of the API.",
-    "required": ["ok", "error", "errors", "status"],
+    "required": ["ok", "error", "errors", "status", "code", "request_id"],
     "properties": {
         "ok": {"type": "boolean", "const": False},
         "error": {"type": "string", "description": "One sentence: what, where, which value."},
@@ -22,6 +23,8 @@ ERROR = {
             "additionalProperties": {"type": "array", "items": {"type": "string"}},
         },
         "status": {"type": "integer"},
+        "code": {"type": "string", "description": "What went wrong, for programs."},
+        "request_id": {"type": "string", "description": "As in the answer's X-Request-ID."},
     },
 }
 
@@ -32,13 +35,22 @@ def complete(result: dict[str, Any], generator: Any, request: Any, public: Any) 
     schemas["Error"] = ERROR
     _, batch = msgspec.json.schema_components([wire.Batch, wire.Ack], ref_template=_REF)
     schemas.update({name: _without_titles(schema) for name, schema in batch.items()})
-    for operations in result["paths"].values():
+    for path, operations in result["paths"].items():
         for method in _METHODS:
             if method in operations:
+                _add_proposal(path, method, operations[method])
                 _add_error(operations[method])
     result["paths"]["/api/v1/ingest"] = {"post": _ingest()}
     result["paths"] = dict(sorted(result["paths"].items()))
     return _with_null_types(result)
+
+
+def _add_proposal(path: str, method: str, operation: dict[str, Any]) -> None:
+    """What reaches too far for one person is answered with a proposal (docs/approvals.md)."""
+    if (method, path.removeprefix("/api/v1/")) in MAY_BE_PROPOSED:
+        waits = {"application/json": {"schema": {"$ref": _REF.format(name="Proposal")}}}
+        text = "It waits for a second person: `Location` is the proposal."
+        operation["responses"]["202"] = {"description": text, "content": waits}
 
 
 def _add_error(operation: dict[str, Any]) -> None:
@@ -52,7 +64,8 @@ def _add_error(operation: dict[str, Any]) -> None:
 def _ingest() -> dict[str, Any]:
     batch = {"schema": {"$ref": _REF.format(name="Batch")}}
     texts = {
-        "401": "No token, or not one with scope ingest.",
+        "401": "No token, or one that is unknown, revoked or expired.",
+        "403": "The token has no scope ingest.",
         "409": "A newer boot of this agent has been seen.",
         "413": "Too large, or too many entries.",
         "422": "Nothing was stored; field and value say why.",

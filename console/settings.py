@@ -9,7 +9,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from csp.constants import NONCE, NONE, SELF, UNSAFE_INLINE
 from django.core.exceptions import ImproperlyConfigured
 
-from console import embedded, env
+from console import embedded, env, oidc
 
 BASE_DIR = Path(__file__).resolve().parent.parent
 ENV = env.read_all()
@@ -62,29 +62,67 @@ INSTALLED_APPS = [
     "rest_framework",
     "drf_spectacular",
     "axes",
+    "allauth",
+    "allauth.account",
+    "allauth.socialaccount",
+    "allauth.socialaccount.providers.openid_connect",
     "csp",
+    "django_htmx",
     "console",
     "telemetry",
     "routing",
+    "routing.alerts",
+    "routing.jobs",
+    "routing.windows",
+    "routing.rest",
+    "routing.approvals",
+    "routing.costs",
+    "routing.forecast",
+    "routing.refits",
 ]
 MIDDLEWARE = [
+    "console.middleware.one_id",
     "django.middleware.security.SecurityMiddleware",
+    "console.middleware.no_features",
+    "console.compressed.static_files",
     "whitenoise.middleware.WhiteNoiseMiddleware",
+    "console.compressed.Pages",
     "csp.middleware.CSPMiddleware",
+    # Before whatever writes words: pages that refuse speak the reader's language too.
+    "console.languages.in_their_language",
+    "console.zones.in_their_zone",
     "console.middleware.no_null_characters",
+    "console.limits.told",
+    "console.deprecated.told",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
     "django.contrib.auth.middleware.AuthenticationMiddleware",
-    "django.contrib.auth.middleware.LoginRequiredMiddleware",
+    "console.sessions.bounded",
+    "allauth.account.middleware.AccountMiddleware",
+    "console.signed_out.LoginKeepsTyped",
     "django.contrib.messages.middleware.MessageMiddleware",
+    "console.proposed.LeadsToProposal",
+    "console.frozen_page.SaysFrozen",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
     "axes.middleware.AxesMiddleware",
+    # Last, as it is plain: Django then runs all of them in the view's thread. Before an
+    # innermost one that can be awaited, each would change threads twice a request.
+    "console.middleware.one_look",
 ]
+OIDC = oidc.configured(ENV)
+LOCAL_PASSWORDS = ENV["CONSOLE_LOCAL_PASSWORDS"]
+if not (LOCAL_PASSWORDS or OIDC):
+    raise ImproperlyConfigured(
+        "CONSOLE_LOCAL_PASSWORDS=0 needs CONSOLE_OIDC_ISSUER: nobody signs in"
+    )
 AUTHENTICATION_BACKENDS = [
     "axes.backends.AxesStandaloneBackend",
-    "django.contrib.auth.backends.ModelBackend",
+    *(["django.contrib.auth.backends.ModelBackend"] if LOCAL_PASSWORDS else []),
+    *(["console.sso.Backend"] if OIDC else []),
 ]
+SOCIALACCOUNT_ADAPTER = "console.sso.Gatekeeper"
+SESSION_S = 3600.0 * ENV["CONSOLE_SESSION_H"]
 AUTH_PASSWORD_VALIDATORS = [
     {
         "NAME": "django.contrib.auth.password_validation.MinimumLengthValidator",
@@ -97,8 +135,8 @@ LOGIN_REDIRECT_URL = "overview"
 LOGOUT_REDIRECT_URL = "login"
 AXES_FAILURE_LIMIT = 8
 AXES_COOLOFF_TIME = 0.25  # hours
-AXES_LOCKOUT_PARAMETERS = [["username", "ip_address"]]
-AXES_RESET_ON_SUCCESS = True
+AXES_LOCKOUT_PARAMETERS = [["username", "ip_address"], "username", "ip_address"]
+AXES_HANDLER = "console.lockout.Handler"
 AXES_LOCKOUT_TEMPLATE = "locked.html"
 AXES_VERBOSE = False
 SILENCED_SYSTEM_CHECKS: list[str] = []
@@ -126,13 +164,23 @@ WHITENOISE_USE_FINDERS = True
 
 USE_TZ = True
 TIME_ZONE = "UTC"
-LANGUAGE_CODE = "en-gb"
+USE_I18N = True
+LANGUAGE_CODE = "en"
+LANGUAGES = [("en", "English"), ("ko", "한국어")]
+LOCALE_PATHS = [Path(__file__).parent / "locale"]
+LANGUAGE_COOKIE_NAME = "language"
+LANGUAGE_COOKIE_AGE = 31_536_000
+LANGUAGE_COOKIE_HTTPONLY = True
+LANGUAGE_COOKIE_SAMESITE = "Lax"
 
 _trusted = ENV["CONSOLE_TRUSTED_ORIGINS"]
 CSRF_TRUSTED_ORIGINS = _trusted
 SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = ENV["CONSOLE_SECURE_COOKIES"]
+LANGUAGE_COOKIE_SECURE = ENV["CONSOLE_SECURE_COOKIES"]
 SESSION_COOKIE_SAMESITE = CSRF_COOKIE_SAMESITE = "Lax"
 SECURE_REFERRER_POLICY = "same-origin"
+# Sent over TLS only; a browser that heard it refuses to come without for a year.
+SECURE_HSTS_SECONDS = 31_536_000 if ENV["CONSOLE_SECURE_COOKIES"] else 0
 X_FRAME_OPTIONS = "DENY"
 CONTENT_SECURITY_POLICY = {
     "DIRECTIVES": {
@@ -161,7 +209,8 @@ REST_FRAMEWORK = {
     "DEFAULT_PERMISSION_CLASSES": ["console.auth.RolePermission"],
     "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
     "DEFAULT_PARSER_CLASSES": ["console.parsers.JsonBody"],
-    "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
+    "DEFAULT_SCHEMA_CLASS": "console.operation.Operation",
+    "DEFAULT_THROTTLE_CLASSES": ["console.limits.Limit"],
     "EXCEPTION_HANDLER": "console.api.error_response",
     "STRICT_JSON": True,
 }
@@ -172,11 +221,15 @@ SPECTACULAR_SETTINGS = {
     "OAS_VERSION": "3.1.1",
     "SERVE_INCLUDE_SCHEMA": False,
     "SCHEMA_PATH_PREFIX": "/api/v1",
+    "ENUM_GENERATE_CHOICE_DESCRIPTION": False,
     "ENUM_NAME_OVERRIDES": {
         "PolicyModeEnum": "routing.commands.MODES",
         "PlanModeEnum": "routing.commands.PLAN_MODES",
         "SignalStateEnum": "routing.serializers.SIGNAL_STATES",
         "ReadingStateEnum": "routing.serializers.READING_STATES",
+        "AlertSeverityEnum": "routing.core.alerts.rule.SEVERITIES",
+        "IncidentKindEnum": "routing.alerts.api.INCIDENT_KINDS",
+        "ReceiverKindEnum": "routing.alerts.messages.KINDS",
     },
     "POSTPROCESSING_HOOKS": [
         "drf_spectacular.hooks.postprocess_schema_enums",
@@ -192,7 +245,11 @@ CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
 CELERY_BROKER_CONNECTION_MAX_RETRIES = None  # for ever: a broker may be away for a night
 CELERY_WORKER_HIJACK_ROOT_LOGGER = False
 # Minutes of computing must never stand in front of a tick: they have processes of their own.
-CELERY_TASK_ROUTES = {"routing.backtest": {"queue": "twin"}}
+CELERY_TASK_ROUTES = {
+    name: {"queue": "twin"}
+    for name in ("routing.backtest", "costs.work", "costs.value", "forecast.work", "refits.work")
+}
+CELERY_BEAT_SCHEDULER = "console.beat:Scheduler"
 CELERY_BEAT_SCHEDULE = {
     # `expires` below the interval: a burst of late ticks after an outage runs once (S-53).
     "routing.tick": {
@@ -205,10 +262,60 @@ CELERY_BEAT_SCHEDULE = {
         "schedule": 1.0,
         "options": {"expires": 0.9},
     },
+    "routing.reconcile": {
+        "task": "routing.reconcile",
+        "schedule": 2.0,
+        "options": {"expires": 1.8},
+    },
     "routing.backtests_swept": {
         "task": "routing.backtests_swept",
         "schedule": 5.0,
         "options": {"expires": 4.5},
+    },
+    "alerts.look": {
+        "task": "alerts.look",
+        "schedule": 10.0,
+        "options": {"expires": 9.0},
+    },
+    "alerts.deliver": {
+        "task": "alerts.deliver",
+        "schedule": 2.0,
+        "options": {"expires": 1.8},
+    },
+    "jobs.work": {
+        "task": "jobs.work",
+        "schedule": 5.0,
+        "options": {"expires": 4.5},
+    },
+    "approvals.expire": {
+        "task": "approvals.expire",
+        "schedule": 10.0,
+        "options": {"expires": 9.0},
+    },
+    "windows.reconcile": {
+        "task": "windows.reconcile",
+        "schedule": 5.0,
+        "options": {"expires": 4.5},
+    },
+    "costs.work": {
+        "task": "costs.work",
+        "schedule": 300.0,
+        "options": {"expires": 290.0},
+    },
+    "costs.value": {
+        "task": "costs.value",
+        "schedule": 30.0,
+        "options": {"expires": 29.0},
+    },
+    "forecast.work": {
+        "task": "forecast.work",
+        "schedule": 600.0,
+        "options": {"expires": 590.0},
+    },
+    "refits.work": {
+        "task": "refits.work",
+        "schedule": 30.0,
+        "options": {"expires": 29.0},
     },
     "telemetry.partitions": {
         "task": "telemetry.partitions",
@@ -220,6 +327,16 @@ CELERY_BEAT_SCHEDULE = {
         "schedule": 30.0,
         "options": {"expires": 29.0},
     },
+    "console.kept": {
+        "task": "console.kept",
+        "schedule": 10.0,
+        "options": {"expires": 9.0},
+    },
+    "rest.prune": {
+        "task": "rest.prune",
+        "schedule": 3600.0,
+        "options": {"expires": 3500.0},
+    },
     "routing.prune": {
         "task": "routing.prune",
         "schedule": 3600.0,
@@ -230,7 +347,9 @@ CELERY_BEAT_SCHEDULE = {
 LOGGING = {
     "version": 1,
     "disable_existing_loggers": False,
-    "formatters": {"line": {"format": "%(levelname)s %(name)s: %(message)s"}},
+    "formatters": {
+        "line": {"()": "console.logs.Line", "format": "%(levelname)s %(name)s: %(message)s"}
+    },
     "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line"}},
     "loggers": {
         # Each attempt of each pool while the database is away; ingest and the loop say it once.

@@ -11,6 +11,8 @@ import functools
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from django.utils.translation import gettext_lazy as _lazy
+
 Kind = Literal["instance", "link", "router"]
 KINDS: Final[tuple[Kind, ...]] = ("instance", "link", "router")
 
@@ -53,52 +55,54 @@ WANTED: Final[tuple[Wanted, ...]] = (
         "router",
         ("requests_total",),
         "demand",
-        "its demand is unknown; with no gate that tells it the loop decides nothing",
+        _lazy("its demand is unknown; with no gate that tells it the loop decides nothing"),
         decides=True,
     ),
     Wanted(
         "router",
         ("uncached_tokens",),
-        "threshold t",
-        "the lengths of its requests are unknown; with no gate that tells them no t is computed",
+        _lazy("threshold t"),
+        _lazy(
+            "the lengths of its requests are unknown; with no gate that tells them no t is computed"
+        ),
         decides=True,
     ),
     Wanted(
         "router",
         ("refused_total",),
         "demand",
-        "refused requests are left out of demand",
+        _lazy("refused requests are left out of demand"),
     ),
     Wanted(
         "router",
         ("movable_tokens_total",),
-        "cache mode",
-        "what moved prefixes would save is unknown",
+        _lazy("cache mode"),
+        _lazy("what moved prefixes would save is unknown"),
     ),
     Wanted(
         "router",
         ("ttft_seconds",),
-        "time to first token",
-        "the overview shows no time to first token",
+        _lazy("time to first token"),
+        _lazy("the overview shows no time to first token"),
     ),
     Wanted(
         "router",
         ("in_flight",),
         "pages",
-        "the overview shows no requests in flight",
+        _lazy("the overview shows no requests in flight"),
     ),
     Wanted(
         "instance",
         ("requests_waiting",),
-        "roles, bottleneck",
-        "its queue counts for nothing: no reading of it supports moving a role",
+        _lazy("roles, bottleneck"),
+        _lazy("its queue counts for nothing: no reading of it supports moving a role"),
         decides=True,
     ),
     Wanted(
         "instance",
         ("kv_cache_usage_ratio",),
-        "roles, bottleneck",
-        "whether decode is short of KV memory is unknown, and with it whether it may shrink",
+        _lazy("roles, bottleneck"),
+        _lazy("whether decode is short of KV memory is unknown, and with it whether it may shrink"),
         decides=True,
         roles=_DECODE,
         cluster="pd",
@@ -106,14 +110,14 @@ WANTED: Final[tuple[Wanted, ...]] = (
     Wanted(
         "instance",
         ("requests_running",),
-        "leaks of KV memory",
-        "an idle instance that holds KV memory looks like a busy one",
+        _lazy("leaks of KV memory"),
+        _lazy("an idle instance that holds KV memory looks like a busy one"),
     ),
     Wanted(
         "instance",
         ("preemptions_total",),
         "bottleneck",
-        "one sign less that decode is short of KV memory",
+        _lazy("one sign less that decode is short of KV memory"),
         roles=_DECODE,
         cluster="pd",
     ),
@@ -121,15 +125,15 @@ WANTED: Final[tuple[Wanted, ...]] = (
         "instance",
         ("requests_waiting_by_stage",),
         "bottleneck",
-        "requests whose KV is on its way count as waiting for decode",
+        _lazy("requests whose KV is on its way count as waiting for decode"),
         roles=_DECODE,
         cluster="pd",
     ),
     Wanted(
         "instance",
         ("kv_transfer_seconds",),
-        "link breakers, transport",
-        "transfers are judged by what gates tell of them alone",
+        _lazy("link breakers, transport"),
+        _lazy("transfers are judged by what gates tell of them alone"),
         roles=_PREFILL,
         cluster="prefill",
     ),
@@ -137,58 +141,58 @@ WANTED: Final[tuple[Wanted, ...]] = (
         "instance",
         ("prefill_seconds",),
         "profiles",
-        "prefill times cannot be fitted (manage.py profile)",
+        _lazy("prefill times cannot be fitted (manage.py profile)"),
         roles=_PREFILL,
     ),
     Wanted(
         "instance",
         ("uncached_prompt_tokens",),
         "profiles",
-        "how long the prompts were is not known to a fit (manage.py profile)",
+        _lazy("how long the prompts were is not known to a fit (manage.py profile)"),
         roles=_PREFILL,
     ),
     Wanted(
         "instance",
         ("prompt_tokens_total", "prompt_tokens_per_s"),
         "pages",
-        "the fleet page shows no prompt tokens per second",
+        _lazy("the fleet page shows no prompt tokens per second"),
     ),
     Wanted(
         "instance",
         ("generation_tokens_total", "generation_tokens_per_s"),
         "pages",
-        "the fleet page shows no output tokens per second",
+        _lazy("the fleet page shows no output tokens per second"),
     ),
     Wanted(
         "link",
         ("tx_gbps", "tx_bytes_total"),
-        "link use, threshold t",
-        "its use is unknown, and nothing that relies on its room changes",
+        _lazy("link use, threshold t"),
+        _lazy("its use is unknown, and nothing that relies on its room changes"),
         decides=True,
     ),
     Wanted(
         "link",
         ("retransmit_ratio", "segments_retransmitted_total"),
         "congestion",
-        "loss is unknown: congestion shows by use and round trips alone",
+        _lazy("loss is unknown: congestion shows by use and round trips alone"),
     ),
     Wanted(
         "link",
         ("rtt_s",),
-        "congestion, transport",
-        "growing round trips are not seen",
+        _lazy("congestion, transport"),
+        _lazy("growing round trips are not seen"),
     ),
     Wanted(
         "link",
         ("connections",),
         "transport",
-        "a path that its connections limit looks like a congested one",
+        _lazy("a path that its connections limit looks like a congested one"),
     ),
     Wanted(
         "link",
         ("capacity_gbps",),
-        "links that are down",
-        "the scenario's capacity stands in, and a link that loses its own is not seen",
+        _lazy("links that are down"),
+        _lazy("the scenario's capacity stands in, and a link that loses its own is not seen"),
     ),
 )
 
@@ -197,3 +201,9 @@ WANTED: Final[tuple[Wanted, ...]] = (
 def wanted_of(kind: str, role: str = "", cluster: str = "") -> tuple[Wanted, ...]:
     """What is wanted of one source, in the table's order."""
     return tuple(want for want in WANTED if want.is_for(kind, role, cluster))
+
+
+@functools.lru_cache(maxsize=1024)
+def absent_of(wanted: tuple[Wanted, ...], found: frozenset[str]) -> tuple[Wanted, ...]:
+    """What of `wanted` is not in `found`: engines of one kind tell the same, thousands of them."""
+    return tuple(want for want in wanted if not want.is_in(found))

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 from django import template
 from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
+from django.utils.translation import gettext as _
 
-from console import figures, plans
+from console import figures, phrases, plans
 
 register = template.Library()
 
@@ -42,8 +43,7 @@ def plan_words(plan: Any) -> str:
     """`t 19.6K tok` of a cluster's plan (a mapping) or of a hold (a row)."""
     if isinstance(plan, dict):
         return plans.cluster_words(plan)
-    held = {"mode": plan.mode, "threshold_tokens": plan.threshold_tokens}
-    return plans.cluster_words(held)
+    return plans.hold_words(plan)
 
 
 register.filter("plan_extras", plans.extras)
@@ -55,10 +55,9 @@ def words(name: str) -> str:
     return name.replace("_", " ")
 
 
-@register.filter
-def kind_word(kind: str) -> str:
-    """A kind of source as people call it."""
-    return "gate" if kind == "router" else kind
+register.filter(phrases.kind_word)
+register.filter(phrases.kinds_word)
+register.filter(phrases.counted)
 
 
 @register.filter
@@ -74,7 +73,7 @@ register.filter("per_s", _filter(lambda value: figures.with_unit(value, "tok/s")
 def ago(at: datetime | None) -> SafeString | str:
     """`4 s ago` with the absolute time on hover; `time.js` recounts it every second."""
     if not at:
-        return "never"
+        return _("never")
     age_s = (timezone.now() - at).total_seconds()
     return format_html(
         '<time datetime="{}" data-ago="{}" title="{}">{}</time>',
@@ -93,9 +92,9 @@ def lasting(since: datetime | float | None) -> SafeString | str:
     since_s = since.timestamp() if isinstance(since, datetime) else since
     lasts_s = max(timezone.now().timestamp() - since_s, 0.0)
     return format_html(
-        '<time data-since="{}" title="since {}">{}</time>',
+        '<time data-since="{}" title="{}">{}</time>',
         since_s,
-        figures.stamp(since),
+        _("since %(at)s") % {"at": figures.stamp(since)},
         figures.duration(int(lasts_s)),
     )
 
@@ -114,7 +113,25 @@ def when(at: datetime | float | None) -> SafeString | str:
     """The clock time with the date on hover."""
     if not at:
         return figures.NONE
-    return format_html('<time title="{}">{}</time>', figures.stamp(at), figures.clock(at))
+    return _time(at, figures.clock(at))
+
+
+@register.filter("moment")
+def moment_of(at: datetime | float | None) -> SafeString | str:
+    """The clock time with its zone, where no other figure says which zone that is."""
+    if not at:
+        return figures.NONE
+    return _time(at, figures.moment(at))
+
+
+def _time(at: datetime | float, text: str) -> SafeString:
+    at_s = at.timestamp() if isinstance(at, datetime) else at
+    return format_html(
+        '<time datetime="{}" title="{}">{}</time>',
+        f"{datetime.fromtimestamp(at_s, UTC):%Y-%m-%dT%H:%M:%SZ}",
+        figures.stamp(at),
+        text,
+    )
 
 
 @register.filter

@@ -10,18 +10,22 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 import msgspec
+import pytest_django
 from django.conf import settings
 from django.db import connection
 
 from console.embedded import die_with_parent
+from routing import ack_batches
 
 ROOT = Path(__file__).resolve().parent.parent
+APP = "console.asgi:application"
 _START_TIMEOUT_S = 40.0
 
 
@@ -34,6 +38,25 @@ def database_url(*, user: str | None = None, password: str | None = None) -> str
     password = f":{quote(chosen['PASSWORD'], safe='')}" if chosen["PASSWORD"] else ""
     user = f"{chosen['USER']}{password}@" if chosen["USER"] else ""
     return f"postgresql://{user}/{chosen['NAME']}?host={quote(chosen['HOST'])}{port}"
+
+
+def settle() -> None:
+    """Waits until no server is at work in the database: emptying its tables would be a deadlock.
+
+    What a socket said last is recorded a little after it, with what others said.
+    """
+    time.sleep(2 * ack_batches.GATHER_S)
+    at_work = (
+        "SELECT 1 FROM pg_stat_activity WHERE datname = current_database()"
+        " AND pid <> pg_backend_pid() AND state <> 'idle'"
+    )
+    deadline_s = time.monotonic() + 10.0
+    with connection.cursor() as cursor:
+        cursor.execute(at_work)
+        while cursor.fetchone():
+            assert time.monotonic() < deadline_s, "a server never came to rest"
+            time.sleep(0.02)
+            cursor.execute(at_work)
 
 
 @dataclass
@@ -104,7 +127,7 @@ class Server:
             assert self.process.wait(20) in (0, -signal.SIGTERM)
 
 
-def start(log: Path, *, app: str = "console.asgi:application", port: int = 0, **env: str) -> Server:
+def start(log: Path, *, app: str = APP, port: int = 0, **env: str) -> Server:
     """A server of `app`, answering, on `port` or a free one. `env` overrides its environment."""
     if not port:
         with socket.socket() as probe:
@@ -139,6 +162,26 @@ def start(log: Path, *, app: str = "console.asgi:application", port: int = 0, **
             raise RuntimeError(f"the server did not start:\n{log.read_text()}")
         time.sleep(0.05)
     return server
+
+
+def shared(
+    blocker: pytest_django.DjangoDbBlocker, folder: Path, *, app: str = APP, **env: str
+) -> Iterator[Server]:
+    """Such a server, for a fixture that outlives a test to yield; stopped afterwards."""
+    with blocker.unblock():
+        running = start(folder / "log", app=app, **env)
+    yield running
+    running.stop()
+
+
+def end(process: subprocess.Popen[Any]) -> None:
+    """Asked to, or made to after a while."""
+    process.terminate()
+    try:
+        process.wait(10)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
 
 
 def _answers(server: Server) -> bool:

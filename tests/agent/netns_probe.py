@@ -1,6 +1,7 @@
 """Run in a network namespace of its own: sends over a narrow, lossy loopback, prints what counted.
 
-`python netns_probe.py BYTES`: one JSON object with the readings of every source of a peer.
+`python netns_probe.py BYTES`: one JSON object with the readings of every source of a peer. It ends
+with `REFUSED` where the machine lets nobody shape its loopback.
 """
 
 from __future__ import annotations
@@ -21,11 +22,13 @@ LOOPBACK = ("ip", "link", "set", "lo", "up", "mtu", "1500")
 # A bucket smaller than a window: what does not fit in it is dropped and sent again.
 SHAPER = ("tc", "qdisc", "add", "dev", "lo", "root", "tbf", "rate", "80mbit", "burst", "16kb")
 SHAPER_LIMIT = ("limit", "30000")
+REFUSED = 77
 
 
 def main(n_bytes: int) -> None:
-    subprocess.run(LOOPBACK, check=True)
-    subprocess.run((*SHAPER, *SHAPER_LIMIT), check=True)
+    for command in (LOOPBACK, (*SHAPER, *SHAPER_LIMIT)):
+        if subprocess.run(command, check=False).returncode:
+            sys.exit(REFUSED)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
         meters = [

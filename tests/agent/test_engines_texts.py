@@ -371,7 +371,12 @@ def test_the_names_of_a_release_we_have_no_text_of() -> None:
     assert lacking == {
         *("requests_swapped", "host_cache_usage_ratio", "kv_capacity_tokens"),
         *("kv_transfer_bytes_total", "kv_transfer_seconds", "kv_transfer_failures_total"),
-        *("requests_failed_total", "gpu_utilization_ratio", "gpu_memory_usage_ratio"),
+        *(
+            "kv_expired_total",
+            "requests_failed_total",
+            "gpu_utilization_ratio",
+            "gpu_memory_usage_ratio",
+        ),
         *("gpu_power_w", "gpu_temperature_celsius"),
     }
 

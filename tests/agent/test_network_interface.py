@@ -160,7 +160,7 @@ def test_interfaces_stacked_in_a_circle_end(tmp_path: Path) -> None:
 
 
 def test_the_loopback_of_this_machine() -> None:
-    if not interface.ROOT.is_dir():
+    if not Path("/sys/class/net").is_dir():
         pytest.skip("no sysfs here")
     port = interface.read("lo")
     assert port.tx_bytes == port.rx_bytes >= 0.0

@@ -21,21 +21,29 @@ from tests.bench import ingest_fleet, server_tree
 from tests.bench.console_up import Console, bytes_at_rest, stored_values, telemetry_tables
 
 SLICE_S = 120.0
-_READINGS_A_POST = 20
-_N_THREADS = 4
+_N_THREADS = 128
+"""Agents that send at once: each waits a tenth of a second for its commit."""
 
 
 def backfill(
-    console: Console, data: np.ndarray, *, start_s: float, step_s: float, per_agent: int
+    console: Console,
+    data: np.ndarray,
+    *,
+    start_s: float,
+    step_s: float,
+    per_agent: int,
+    readings_a_post: int,
 ) -> dict[str, Any]:
     """Send `data` (n_readings, n_instances, 20) and compact it; CPU-seconds a million values.
 
-    n_instances is a multiple of `per_agent`. Raises SystemExit where a value is not stored.
+    n_instances is a multiple of `per_agent`. What landed is a row a POST, and chunks are made of
+    rows: where their cost is wanted, `readings_a_post` is 1 as it is in life. Raises SystemExit
+    where a value is not stored.
     """
     n_readings = len(data)
     cpu_s = dict.fromkeys(("ingest", "chunks", "rollups", "vacuum"), 0.0)
     per_slice = round(SLICE_S / step_s)
-    sender = _Sender(console, data, start_s, step_s, per_agent)
+    sender = _Sender(console, data, start_s, step_s, per_agent, readings_a_post)
     with console.without_beat(), console.compactor() as compact, console.database() as database:
 
         def measured(step: str, work: Any) -> None:
@@ -74,9 +82,16 @@ class _Sender:
     """Agents that send what they have, each over its own connection and in order."""
 
     def __init__(
-        self, console: Console, data: np.ndarray, start_s: float, step_s: float, per_agent: int
+        self,
+        console: Console,
+        data: np.ndarray,
+        start_s: float,
+        step_s: float,
+        per_agent: int,
+        readings_a_post: int,
     ) -> None:
         self._data, self._start_s, self._step_s, self._k = data, start_s, step_s, per_agent
+        self._readings_a_post = readings_a_post
         self._headers = {
             "Authorization": f"Bearer {console.token('backfill', 'ingest')}",
             "Content-Type": "application/msgpack",
@@ -108,10 +123,10 @@ class _Sender:
 
     def _bodies(self, agent: int, readings: range) -> Iterator[bytes]:
         mine = range(agent * self._k, (agent + 1) * self._k)
-        for first in range(readings.start, readings.stop, _READINGS_A_POST):
+        for first in range(readings.start, readings.stop, self._readings_a_post):
             samples = [
                 (n, self._start_s + self._step_s * i, self._data[i, n].tolist())
-                for i in range(first, min(first + _READINGS_A_POST, readings.stop))
+                for i in range(first, min(first + self._readings_a_post, readings.stop))
                 for n in mine
             ]
             yield wire.encode(ingest_fleet.batch(agent, samples, seq=first))

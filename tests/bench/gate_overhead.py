@@ -155,7 +155,19 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def gate_config(folder: Path, engine: str, tokenizer: Path | None) -> Path:
+BOUNDED = """
+[limits]
+in_flight = 10000
+local_in_flight = 10000
+[tenants]
+in_flight = 10000
+rps = 1e6
+[access_log]
+file = "access.jsonl"
+"""
+
+
+def gate_config(folder: Path, engine: str, tokenizer: Path | None, *, more: str = "") -> Path:
     """A gate with a plan: 2 KB stay local, 100 KB go remote. Both sides are the same engine."""
     plan = {
         "fleet": "F",
@@ -179,8 +191,8 @@ def gate_config(folder: Path, engine: str, tokenizer: Path | None) -> Path:
         lines.append(f'tokenizer_file = "{tokenizer}"')
     lines += ["[upstreams.local]", f'url = "{engine}"']
     lines += ["[upstreams.remote.prfaas]", f'url = "{engine}"']
-    path = folder / "gate.toml"
-    path.write_text("\n".join(lines) + "\n")
+    path = folder / ("bounded.toml" if more else "gate.toml")
+    path.write_text("\n".join(lines) + "\n" + more)
     return path
 
 
@@ -260,7 +272,7 @@ def median(series: list[Series], name: str) -> float:
 def row(size_bytes: int, name: str, series: list[Series]) -> str:
     p99 = sorted(one.p99_ms for one in series)
     return (
-        f"{size_bytes:>7} B  {name:<6}  TTFT p50 {median(series, 'p50_ms'):6.2f} ms"
+        f"{size_bytes:>7} B  {name:<7}  TTFT p50 {median(series, 'p50_ms'):6.2f} ms"
         f"  p99 {median(series, 'p99_ms'):6.2f} ms ({p99[0]:.2f} to {p99[-1]:.2f})"
         f"  CPU {median(series, 'cpu_ms'):5.2f} ms a request"
         f"  {median(series, 'requests_per_s'):6.1f} requests/s"
@@ -284,6 +296,11 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=640, help="counted in a series")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--tokenizer", type=Path, help="a tokenizer.json for the gate")
+    parser.add_argument(
+        "--bounded",
+        action="store_true",
+        help="also a gate with limits, tenants and an access log, which the others are without",
+    )
     parser.add_argument("--before", type=Path, help="another checkout, its gate measured as well")
     parser.add_argument(
         "--pin",
@@ -316,6 +333,10 @@ def main() -> None:
         config = gate_config(folder, engine, args.tokenizer and args.tokenizer.resolve())
         gate, gate_pid = processes.python("routing.gate", "--config", str(config), core=0)
         targets = [Target("direct", engine), Target("gate", gate, gate_pid)]
+        if args.bounded:
+            path = gate_config(folder, engine, None, more=BOUNDED)
+            gate, gate_pid = processes.python("routing.gate", "--config", str(path), core=0)
+            targets.append(Target("bounded", gate, gate_pid))
         if args.before is not None:
             gate, gate_pid = processes.python(
                 "routing.gate", "--config", str(config), core=0, root=args.before

@@ -10,7 +10,7 @@ POST as soon as the answer is there. The first two ticks, in which series are ma
 *all-in* adds what a server does with the data afterwards, made to happen at once. Prometheus: its
 head becomes a block; VictoriaMetrics: flush and merge; what the idle server uses in that time
 (measured before the load) is taken off. Ours: chunks, both roll-ups, vacuum and checkpoint,
-measured once at the start on two whole hours of ten agents (`after_cost`).
+measured once at the start (`after_cost`).
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ def ours(setup: Setup) -> dict[str, Any]:
         if n_stored != setup.n_sent:
             print(f"VALUES LOST: {n_stored} stored of {setup.n_sent}", flush=True)
         per_million = result["server_cpu"] / setup.n_values * 1e6
-        after = sum(cost for step, cost in setup.after.items() if step != "ingest")
+        after = sum(setup.after.values())
         return {
             "mode": setup.mode,
             "k": setup.k,
@@ -175,25 +175,45 @@ def ours(setup: Setup) -> dict[str, Any]:
         }
 
 
-_TWO_HOURS = """
+_READINGS = """
 import sys, numpy, fleet
 made = fleet.Fleet(int(sys.argv[1]), int(sys.argv[2]))
-numpy.save("out/hours.npy", numpy.stack([made.step() for _ in range(7200)]))
+numpy.save("out/readings.npy", numpy.stack([made.step() for _ in range(int(sys.argv[3]))]))
 """
 
 
-def after_cost(kit: Kit, folder: Path, k: int) -> dict[str, Any]:
-    """CPU-seconds a million values of what follows ingest, from two hours of few agents at 1 Hz.
+def after_cost(kit: Kit, folder: Path, k: int) -> dict[str, float]:
+    """CPU-seconds a million values of what follows ingest, by step.
 
-    Chunks are paid by two minutes, roll-ups by ten minutes and by two hours: a load of seconds
-    would be charged for all of them. The hours are whole ones, as roll-ups have them.
+    Chunks are made each two minutes of all that landed, so what a pass costs however little it
+    finds is shared by the fleet: they are measured on two such passes over the whole fleet, landed
+    as in life, a reading a POST. Roll-ups are made by ten minutes and by the hour: measured on two
+    whole hours of a fiftieth of the fleet, as a load of seconds would be charged for all of them.
     """
-    n_agents = max(1, 80 // k)
-    kit.run("-c", _TWO_HOURS, n_agents, k)
-    data = np.load(kit.folder / "out" / "hours.npy")
-    start_s = (time.time() // 7200.0 - 1.0) * 7200.0
-    with Console(folder / "after") as console:
-        return backfill(console, data, start_s=start_s, step_s=1.0, per_agent=k)
+    fleet = _after(kit, folder / "fleet", N_INSTANCES // k, k, n_readings=240, readings_a_post=1)
+    hours = _after(kit, folder / "hours", 160 // k, k, n_readings=7200, readings_a_post=20)
+    return {
+        "chunks": fleet["cpu_s_per_M"]["chunks"],
+        "rollups": hours["cpu_s_per_M"]["rollups"],
+        "vacuum": max(made["cpu_s_per_M"]["vacuum"] for made in (fleet, hours)),
+    }
+
+
+def _after(
+    kit: Kit, folder: Path, n_agents: int, k: int, *, n_readings: int, readings_a_post: int
+) -> dict[str, Any]:
+    kit.run("-c", _READINGS, n_agents, k, n_readings)
+    data = np.load(kit.folder / "out" / "readings.npy")
+    start_s = (time.time() // 7200.0 - 1.0) * 7200.0  # a whole span of both roll-ups
+    with Console(folder) as console:
+        return backfill(
+            console,
+            data,
+            start_s=start_s,
+            step_s=1.0,
+            per_agent=k,
+            readings_a_post=readings_a_post,
+        )
 
 
 def prom_rw(setup: Setup) -> dict[str, Any]:
@@ -331,7 +351,7 @@ def main() -> None:
     if unknown:
         parser.error(f"--systems: {', '.join(sorted(unknown))} not among {', '.join(SYSTEMS)}")
     print(f"load average {os.getloadavg()}", flush=True)
-    after: dict[str, Any] = {"cpu_s_per_M": {}}
+    after: dict[str, float] = {}
     if "ours" in args.systems.split(",") and not args.load_only:
         with tempfile.TemporaryDirectory(prefix="ingest-", dir="/tmp") as folder:
             kit = Kit(args.kit.resolve(), args.kit_venv, Path(folder))
@@ -349,7 +369,7 @@ def main() -> None:
                     mode=args.mode,
                     ticks=args.ticks,
                     body=args.body,
-                    after=after["cpu_s_per_M"],
+                    after=after,
                 )
                 row = {"system": system, "repeat": repeat, **SYSTEMS[system](setup)}
             rows.append(row)

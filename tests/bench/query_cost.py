@@ -76,7 +76,12 @@ class Ours:
         self._console, self._data = console, np.load(kit.folder / "out" / "q.npy")
         self._start_s = json.loads((kit.folder / "out" / "q.t0").read_text()) / 1000.0
         self.rest = backfill(
-            console, self._data, start_s=self._start_s, step_s=STEP_S, per_agent=_PER_AGENT
+            console,
+            self._data,
+            start_s=self._start_s,
+            step_s=STEP_S,
+            per_agent=_PER_AGENT,
+            readings_a_post=20,
         )
         self._token = console.token("bench-read", "read")
 

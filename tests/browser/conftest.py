@@ -1,7 +1,8 @@
 """Chromium on the real console: uvicorn, PostgreSQL, Valkey, ingest and live sockets.
 
-Every page opened here must stay free of script errors, failed requests and violations of the
-content security policy; a test that breaks things on purpose says so with `page.forgive()`.
+One browser and one server serve all tests of this folder. Every page opened here must stay free of
+script errors, failed requests and violations of the content security policy; a test that breaks
+things on purpose says so with `Tab.forgive()`.
 """
 
 from __future__ import annotations
@@ -18,7 +19,14 @@ import pytest_django
 from django.conf import settings
 from django.contrib.auth.models import Group, User
 from django.test import Client
-from playwright.sync_api import Browser, ConsoleMessage, Page, expect, sync_playwright
+from playwright.sync_api import (
+    Browser,
+    BrowserContext,
+    ConsoleMessage,
+    Page,
+    expect,
+    sync_playwright,
+)
 
 from routing.models import Fleet
 from tests import servers
@@ -51,7 +59,43 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(missing)
 
 
-@pytest.fixture(scope="module")
+_LEFT = "WebSocket is closed before the connection is established"
+"""What a browser says of a page that was left while its socket opened: nothing went wrong."""
+
+
+class Watch:
+    """What went wrong in any page of any context, by context; each test ends with none of it."""
+
+    def __init__(self) -> None:
+        self.wrong: dict[BrowserContext, list[str]] = {}
+
+    def over(self, context: BrowserContext) -> None:
+        lines = self.wrong.setdefault(context, [])
+        context.on("weberror", lambda error: lines.append(f"script: {error.error}"))
+        context.on("console", lambda message: self._said(message, lines))
+        context.on("close", lambda: self._closed(context))
+
+    def take(self) -> list[str]:
+        """Every line so far; it is told once."""
+        found = [line for lines in self.wrong.values() for line in lines]
+        for lines in self.wrong.values():
+            lines.clear()
+        return found
+
+    def _said(self, message: ConsoleMessage, lines: list[str]) -> None:
+        if message.type in ("error", "warning") and _LEFT not in message.text:
+            where = message.page.url if message.page else "no page"
+            lines.append(f"console: {message.text} ({where})")
+
+    def _closed(self, context: BrowserContext) -> None:
+        if not self.wrong[context]:
+            del self.wrong[context]
+
+
+watch = Watch()
+
+
+@pytest.fixture(scope="package")
 def browser() -> Iterator[Browser]:
     # Playwright keeps a loop in this thread, and Django would refuse to touch the database
     # beside it; nothing here runs concurrently.
@@ -59,28 +103,35 @@ def browser() -> Iterator[Browser]:
         patch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "true")
         with sync_playwright() as playwright:
             running = playwright.chromium.launch(executable_path=chromium(), args=list(_ARGUMENTS))
+            running.on("context", watch.over)
             yield running
             running.close()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(autouse=True)
+def nothing_goes_wrong() -> Iterator[None]:
+    """Set up first, so that it looks last: every page of a test, whoever opened it."""
+    yield
+    assert watch.take() == []
+
+
+@pytest.fixture(scope="package")
 def server(
     django_db_setup: None,
     django_db_blocker: pytest_django.DjangoDbBlocker,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[servers.Server]:
-    with django_db_blocker.unblock():
-        running = servers.start(tmp_path_factory.mktemp("browser") / "log", app=APP)
-    yield running
-    running.stop()
+    yield from servers.shared(django_db_blocker, tmp_path_factory.mktemp("browser"), app=APP)
 
 
 @pytest.fixture(scope="module")
-def blank(browser: Browser, server: servers.Server) -> Page:
+def blank(browser: Browser, server: servers.Server) -> Iterator[Page]:
     """A page of the console's origin for tests of single script modules."""
-    page = browser.new_page()
+    context = browser.new_context()
+    page = context.new_page()
     page.goto(f"http://{server.host}/login/")
-    return page
+    yield page
+    context.close()
 
 
 @pytest.fixture
@@ -91,23 +142,27 @@ def fleet(browser: Browser, transactional_db: None) -> Iterator[Fleet]:
     clear_landing()
 
 
+HURRIED = """
+    const unhurried = window.setInterval;
+    window.setInterval = (run, ms, ...more) => unhurried(run, ms < 5000 ? ms : ms / 15, ...more);
+"""
+"""What a page looks at again every five seconds or less often, it looks at every second."""
+
+
 class Tab:
     """One page, and everything that went wrong on it."""
 
     def __init__(self, page: Page, server: servers.Server) -> None:
         self.page = page
         self.base = f"http://{server.host}"
-        self.wrong: list[str] = []
-        page.on("pageerror", lambda error: self.wrong.append(f"script: {error}"))
-        page.on("console", self._said)
         page.add_init_script(
             "addEventListener('securitypolicyviolation', (e) =>"
             " console.error('CSP', e.violatedDirective, e.blockedURI, e.sourceFile))"
         )
 
-    def _said(self, message: ConsoleMessage) -> None:
-        if message.type in ("error", "warning"):
-            self.wrong.append(f"console: {message.text}")
+    @property
+    def wrong(self) -> list[str]:
+        return watch.wrong[self.page.context]
 
     def open(self, path: str) -> Page:
         self.page.goto(self.base + path)
@@ -123,26 +178,28 @@ Open = Callable[..., Tab]
 
 @pytest.fixture
 def tab(browser: Browser, server: servers.Server, fleet: Fleet) -> Iterator[Open]:
-    """Opens pages, signed in by `role` (None: signed out), of any width."""
-    opened: list[Tab] = []
+    """Opens pages, signed in by `role` (None: signed out), of any width, `hurried` or not."""
+    opened: list[BrowserContext] = []
 
-    def make(role: str | None = "operator", *, width: int = 1440, **options: Any) -> Tab:
+    def make(
+        role: str | None = "operator", *, width: int = 1440, hurried: bool = False, **options: Any
+    ) -> Tab:
         context = browser.new_context(viewport={"width": width, "height": 900}, **options)
+        opened.append(context)
         context.set_default_timeout(PATIENCE_MS)
+        if hurried:
+            context.add_init_script(HURRIED)
         if role is not None:
-            context.add_cookies([_session(role, server)])
-        made = Tab(context.new_page(), server)
-        opened.append(made)
-        return made
+            context.add_cookies([session(role, server)])
+        return Tab(context.new_page(), server)
 
     yield make
-    wrong = [line for found in opened for line in found.wrong]
-    for found in opened:
-        found.page.context.close()
-    assert wrong == []
+    for context in opened:
+        context.close()
+    servers.settle()
 
 
-def _session(role: str, server: servers.Server) -> Any:
+def session(role: str, server: servers.Server) -> Any:
     user = User.objects.create_user(f"{role}-{uuid.uuid4().hex[:6]}", is_superuser=role == "admin")
     if role != "admin":
         user.groups.add(Group.objects.get_or_create(name=role)[0])

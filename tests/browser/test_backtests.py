@@ -91,12 +91,3 @@ def test_a_worker_that_is_missing_is_told_of(tab: Open, fleet: Fleet) -> None:
     Backtest.objects.update(created_at=timezone.now() - timedelta(minutes=1))
     page = tab("viewer").open(f"{pages(fleet)}{made.pk}/")
     expect(page.locator("#backtest-state")).to_contain_text("No worker has taken it for 1 min")
-
-
-def test_on_a_phone_nothing_scrolls_sideways(tab: Open, fleet: Fleet) -> None:
-    made = scenario_backtest(fleet, policies=("paper", "always_local", "least_loaded"))
-    work_all()
-    for path in (pages(fleet), f"{pages(fleet)}{made.pk}/"):
-        page = tab(width=390).open(path)
-        expect(page.locator("main")).to_be_visible()
-        assert page.evaluate("document.documentElement.scrollWidth") == 390

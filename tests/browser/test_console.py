@@ -5,13 +5,11 @@ from __future__ import annotations
 import re
 import signal
 import time
-from urllib.parse import quote
 
-import pytest
 from django.utils import timezone
 from playwright.sync_api import Page, expect
 
-from routing import announce, commands
+from routing import announce
 from routing.models import Fleet, Policy
 from tests import servers
 from tests.browser.conftest import APP, PATIENCE_MS, Open
@@ -101,7 +99,7 @@ def test_charts_show_history_and_go_on_live(
     drawn = "[...document.querySelectorAll('.chart')].filter((c) => c._fullLayout).length"
     page.mouse.wheel(0, 4000)
     until(page, drawn, 4)
-    assert page.evaluate("document.querySelector('#chart-demand')._fullLayout.xaxis.type") == "date"
+    expect(page.locator("#chart-demand .xtick text").first).to_have_text(re.compile(r"^\d\d:\d\d"))
     marks = (
         "document.querySelector('#chart-threshold').data"
         ".find((t) => t.name === 'decisions').x.length"
@@ -157,23 +155,6 @@ def test_a_decision_appears_without_reloading(
     expect(page.locator("#kpi-threshold .under")).to_have_text(re.compile("was 6K tok"))
 
 
-def test_the_mode_chip_follows_a_change_made_elsewhere(
-    tab: Open, fleet: Fleet, server: servers.Server
-) -> None:
-    page = tab("viewer").open(overview(fleet))
-    live(page)
-    commands.set_policy(
-        fleet=fleet.pk,
-        changes={"mode": "paused"},
-        if_version=1,
-        actor="ana",
-        via="test",
-        reason="",
-        now=timezone.now(),
-    )
-    expect(page.locator("#mode-chip")).to_contain_text("PAUSED")
-
-
 def test_silence_shows_a_banner_and_what_comes_back_a_snapshot(
     tab: Open, fleet: Fleet, server: servers.Server
 ) -> None:
@@ -218,30 +199,16 @@ def test_a_restarted_server_is_found_again(tab: Open, fleet: Fleet, server: serv
     found.forgive()
 
 
-def test_signing_out_elsewhere_ends_the_live_page(tab: Open, fleet: Fleet) -> None:
-    """S-59: an open socket does not outlive its session."""
-    found = tab("viewer")
-    page = found.open(overview(fleet))
-    live(page)
-    page.evaluate(
-        "fetch('/logout/', {method: 'POST', headers: {'X-CSRFToken':"
-        " document.querySelector('[name=csrfmiddlewaretoken]').value}})"
-    )
-    expect(page.locator("#banner")).to_contain_text("Signed out")
-    back = quote(overview(fleet), safe="")
-    expect(page.locator("#banner a")).to_have_attribute("href", f"/login/?next={back}")
-    found.forgive()
-
-
-@pytest.mark.parametrize("path", ["", "fleet/", "decisions/"])
-def test_a_viewer_sees_no_action(tab: Open, fleet: Fleet, path: str) -> None:
+def test_a_viewer_sees_no_action(tab: Open, fleet: Fleet) -> None:
     """S-59."""
-    page = tab("viewer").open(overview(fleet) + path)
-    live(page)
-    page.click("#mode-chip")
-    expect(page.locator("#mode")).to_contain_text("Only operators change the mode")
-    assert page.locator("main form[method=post]").count() == 0
-    assert page.locator("a[href*='/mode/'], a[href*='/hold/'], a[href*='/release/']").count() == 0
+    found = tab("viewer")
+    for path in ("", "fleet/", "decisions/"):
+        page = found.open(overview(fleet) + path)
+        live(page)
+        page.click("#mode-chip")
+        expect(page.locator("#mode")).to_contain_text("Only operators change the mode")
+        changing = "a[href*='/mode/'], a[href*='/hold/'], a[href*='/release/']"
+        assert page.locator(f"main form[method=post], {changing}").count() == 0, path
 
 
 def test_the_kill_switch_is_two_clicks_and_names_its_reach(tab: Open, fleet: Fleet) -> None:
@@ -267,36 +234,6 @@ def test_holding_and_releasing_by_hand(tab: Open, fleet: Fleet) -> None:
     page.click("text=Release…")
     page.click("text=Release it")
     expect(page.locator("#mode-chip")).to_contain_text("ACTIVE")
-
-
-PAGES = (
-    *("", "fleet/", "decisions/", "decisions/{decision}/", "mode/?to=paused", "hold/"),
-    "decisions/{decision}/rollback/",
-)
-
-
-@pytest.mark.parametrize("scheme", ["dark", "light"])
-def test_no_page_scrolls_sideways_on_a_phone(
-    tab: Open, fleet: Fleet, server: servers.Server, scheme: str
-) -> None:
-    Traffic(server, fleet).send()
-    newest = fleet.decisions.get(version=2).pk
-    found = tab("operator", width=390, color_scheme=scheme)
-    for path in (*(overview(fleet) + p for p in PAGES), "/audit/", "/tokens/"):
-        page = found.open(path.format(decision=newest))
-        live(page)
-        assert page.evaluate("document.documentElement.scrollWidth") <= 390, path
-
-
-def test_every_page_is_clean_on_a_wide_screen(
-    tab: Open, fleet: Fleet, server: servers.Server
-) -> None:
-    """No script error, no refused style, no missing file; `tab` asserts it at its end."""
-    Traffic(server, fleet).send()
-    newest = fleet.decisions.get(version=2).pk
-    found = tab("admin")
-    for path in (*(overview(fleet) + p for p in PAGES), "/audit/", "/tokens/"):
-        live(found.open(path.format(decision=newest)))
 
 
 def test_the_theme_is_chosen_and_kept(tab: Open, fleet: Fleet) -> None:

@@ -54,14 +54,16 @@ def test_a_move_of_roles_is_followed_step_by_step(
     move.step = "verify"
     move.save()
     announced(move)
-    expect(current).to_have_text("Read back, current")
+    expect(current).to_have_text("Prove, current")
     at_s = time.time()
     moved = batches.instance(f"{fleet.pk}/pd/p1", at_s, role="decode", signals={})
     server.post(batches.batch(traffic.agent, moved, seq=next(traffic.seq)), traffic.secret)
     expect(role).to_have_text("decode")
     expect(page.locator("tr[data-roles=pd] [data-cell=reported]")).to_have_text("0/2")
     page.click("text=Cancel…")
-    expect(page.locator(".effects")).to_contain_text("goes back to prefill if it is idle")
+    expect(page.locator(".effects")).to_contain_text(
+        "is emptied once more and goes back to prefill"
+    )
     page.keyboard.press("Tab")
     page.fill("[name=reason]", "wrong hour")
     page.keyboard.press("Enter")

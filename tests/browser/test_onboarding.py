@@ -25,7 +25,7 @@ def address(fleet: Fleet) -> str:
 def test_the_first_batch_ends_the_path_without_a_reload(
     tab: Open, fleet: Fleet, server: servers.Server
 ) -> None:
-    page = tab().open(address(fleet))
+    page = tab(hurried=True).open(address(fleet))
     page.evaluate("window.same = true")
     expect(page.locator("#onboarding-path")).to_contain_text("Issue a token for the agent")
     expect(page.locator("#onboarding-gaps")).to_be_hidden()
@@ -71,7 +71,7 @@ def test_commands_are_copied_with_a_click(tab: Open, fleet: Fleet) -> None:
 
 def test_details_that_somebody_reads_stay_open(tab: Open, fleet: Fleet) -> None:
     case.well(fleet.pk)
-    page = tab("viewer").open(address(fleet))
+    page = tab("viewer", hurried=True).open(address(fleet))
     case.report("a1", case.tells(f"{fleet.pk}/pd/h20-1", unmatched=["vllm:odd"], n_unmatched=1))
     row = page.locator(f"tr[data-source='{fleet.pk}/pd/h20-1']")
     row.locator("summary").click()

@@ -18,6 +18,13 @@ def test_numbers_answer_at_once_and_lead_to_a_hold(tab: Open, fleet: Fleet) -> N
         re.compile(r"^Best is t = 24\.9K tok with 4 prefill / 4 decode\. It carries 3\.13 req/s")
     )
     expect(page.locator("#chart-heat .heatmaplayer image")).to_have_count(1)
+    page.get_by_label("Menu of the chart Λ over t and roles").click()
+    with page.expect_download() as taken:
+        page.get_by_role("button", name="Table of what is shown (CSV)").click()
+    table = taken.value.path().read_text().splitlines()
+    assert table[0] == "threshold_tokens,n_prefill,lambda_rps"
+    assert len(table) > 100
+    page.keyboard.press("Escape")
     expect(page.locator("#stages-note")).to_contain_text("the plan in force, 1.2")
     expect(page.locator("#cheapest-sentence")).to_contain_text("fewer than now")
 

@@ -41,10 +41,21 @@ def feed(server: servers.Server, fleet: Fleet) -> None:
 
 
 def drawn(page: Page, chart: str, trace: int) -> list[float | None]:
-    """The y values of a chart's trace."""
+    """The y values of a chart's trace, once it is there: empty axes come before."""
     expect(page.locator(f"#{chart} .main-svg").first).to_be_visible()
+    page.wait_for_function(f"document.getElementById('{chart}').data.length > {trace}")
     found: list[float | None] = page.evaluate(
         f"[...document.getElementById('{chart}').data[{trace}].y].map((v) => v ?? null)"
+    )
+    return found
+
+
+def mapped(page: Page, chart: str) -> list[float | None]:
+    """The cells of a chart that is a heat map."""
+    page.locator(f"#{chart}").scroll_into_view_if_needed()
+    expect(page.locator(f"#{chart} .main-svg").first).to_be_visible()
+    found: list[float | None] = page.evaluate(
+        f"document.getElementById('{chart}').data[0].z.flat()"
     )
     return found
 
@@ -62,9 +73,14 @@ def test_bands_leave_a_gap_where_nobody_told(
     outline = drawn(page, "chart-main", 0)
     assert outline.count(None) == 2  # two closed areas, nothing over the silence
     expect(page.locator("#legend-main")).to_contain_text("median, last4.50 req")
-    cells = page.evaluate("document.getElementById('chart-heat').data[0].z.flat()")
+    cells = mapped(page, "chart-heat")
     assert 0 not in cells
     assert 1 in cells
+    rows = mapped(page, "chart-rows")
+    assert set(rows) == {None, *map(float, range(N_PD))}
+    expect(page.locator("#note-rows")).to_contain_text("Rows 1 to 10 of 10")
+    names = page.evaluate("document.getElementById('chart-rows').data[0].meta.rows")
+    assert names[0] == "pd/d9"
 
 
 def test_what_lies_above_the_largest_bound_is_said_and_not_drawn(
@@ -124,13 +140,3 @@ def test_an_answer_that_fails_leaves_the_last_one_and_says_so(
     # The clock that was moved on made the socket look silent too: it is opened anew, maybe twice.
     assert all("WebSocket is closed before" in wrong for wrong in made.wrong), made.wrong
     made.forgive()
-
-
-def test_on_a_phone_nothing_scrolls_sideways(
-    tab: Open, fleet: Fleet, server: servers.Server
-) -> None:
-    feed(server, fleet)
-    for query in ("", "?signal=instance.ttft_seconds", "?cluster=prfaas"):
-        page = tab(width=390).open(address(fleet, query))
-        expect(page.locator("#signals-form")).to_be_visible()
-        assert page.evaluate("document.documentElement.scrollWidth") == 390, query

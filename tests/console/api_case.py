@@ -12,14 +12,14 @@ from django.test import Client
 from django.utils import timezone
 from drf_spectacular.generators import SchemaGenerator
 
-from routing import commands
+from routing import token_commands
 
 BASE = "/api/v1"
 MODEL_BACKEND = "django.contrib.auth.backends.ModelBackend"
 
 
 def token(*scopes: str, fleet: str = "") -> str:
-    _, secret = commands.issue_token(
+    _, secret = token_commands.issue_token(
         name="-".join(scopes),
         scopes=list(scopes),
         fleet=fleet,

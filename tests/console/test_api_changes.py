@@ -21,11 +21,6 @@ POLICY = "/fleets/f1/policy"
 
 
 @pytest.fixture
-def fleet() -> Fleet:
-    return make_fleet()
-
-
-@pytest.fixture
 def operator() -> Client:
     return machine("operate")
 

@@ -22,16 +22,10 @@ from tests.routing.cases import (
     feed,
     instance,
     link,
-    make_fleet,
     traffic,
 )
 
 pytestmark = pytest.mark.django_db
-
-
-@pytest.fixture
-def fleet() -> Fleet:
-    return make_fleet()
 
 
 @pytest.fixture
@@ -81,7 +75,14 @@ def test_an_unknown_fleet_is_404_in_the_one_error_shape(reader: Client, path: st
 
 def test_an_unknown_address_is_404_in_the_one_error_shape(reader: Client) -> None:
     body = strict(send(reader, "get", "/fleet"))
-    assert body == {"ok": False, "error": "there is no /api/v1/fleet", "errors": {}, "status": 404}
+    assert body == {
+        "ok": False,
+        "error": "there is no /api/v1/fleet",
+        "errors": {},
+        "status": 404,
+        "code": "not_found",
+        "request_id": body["request_id"],
+    }
 
 
 def test_a_wrong_method_is_405_in_the_one_error_shape(fleet: Fleet) -> None:
@@ -337,8 +338,8 @@ def test_a_query_that_cannot_be_meant_is_422_on_every_list(
         ("holds", "open=maybe", "open: must be true or false (got 'maybe')"),
         ("rebalances", "open=maybe", "open: must be true or false (got 'maybe')"),
         ("instances", "offset=-1", "offset: must be at least 0 (got '-1')"),
-        ("instances", "rol=prefill", "rol: is not a field of this query, which has limit, offset, "
-         "cluster, role"),
+        ("instances", "rol=prefill", "rol: is not a field of this query, which has limit, cursor, "
+         "offset, cluster, role"),
         ("series", "names=loop:headroom&points=many", "points: A valid integer is required. "
          "(got 'many')"),
     ],

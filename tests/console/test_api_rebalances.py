@@ -7,7 +7,7 @@ from django.test import Client
 
 from routing import rebalance
 from routing.models import Action, Fleet, Rebalance
-from routing.rebalance_steps import PlannedMove
+from routing.rebalance import PlannedMove
 from tests.console.api_case import conforms, machine, send, strict
 from tests.routing.cases import after, make_fleet
 from tests.routing.rebalancing import open_for
@@ -20,11 +20,6 @@ ONE = "/fleets/{fleet}/rebalances/{rebalance_id}"
 
 
 @pytest.fixture
-def fleet() -> Fleet:
-    return make_fleet()
-
-
-@pytest.fixture
 def operator() -> Client:
     return machine("operate")
 
@@ -33,8 +28,9 @@ def operator() -> Client:
 def row(fleet: Fleet) -> Rebalance:
     opened = open_for(fleet, (1, 3))
     moves = [PlannedMove(f"f1/pd/p{i}", "http://127.0.0.1:1", "prefill", "decode") for i in (1, 2)]
-    rebalance.begin(opened, moves, after(1.0))
-    rebalance.wait(opened, opened.moves.get(seq=1), "Something.", after(2.0), requests=7)
+    rebalance.begin(opened, [[move] for move in moves], after(1.0), preflight={})
+    seen = [(opened.moves.get(seq=1), 7, False)]
+    rebalance.wait(opened, "Something.", after(2.0), seen=seen)
     return opened
 
 

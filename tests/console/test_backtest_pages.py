@@ -46,11 +46,6 @@ FORM: dict[str, Any] = {
 
 
 @pytest.fixture
-def fleet() -> Fleet:
-    return make_fleet()
-
-
-@pytest.fixture
 def operator() -> Client:
     return person("operator")
 
@@ -82,7 +77,7 @@ class TestTheList:
         page = person("viewer").get(PAGE).content.decode()
         assert "Scenario traffic, 2 min" in words(page)
         assert "Start backtest" not in words(page)
-        assert page.count('method="post"') == 1
+        assert page.count('method="post"') == 2  # sign out, and the language
 
     def test_the_form_starts_one_and_leads_to_it(self, fleet: Fleet, operator: Client) -> None:
         response = operator.post(START, {**FORM, "static": "4000, 9000", "note": "why not"})

@@ -16,16 +16,11 @@ from routing.core.placement.explain import Request, explain
 from routing.models import Fleet
 from telemetry import wire
 from tests.console.api_case import conforms, machine, person, send, strict
-from tests.routing.cases import feed, make_fleet
+from tests.routing.cases import feed
 from tests.routing.issuing import issue
 
 pytestmark = pytest.mark.django_db
 TEMPLATE = "/fleets/{fleet}/explain"
-
-
-@pytest.fixture
-def fleet() -> Fleet:
-    return make_fleet()
 
 
 @pytest.fixture

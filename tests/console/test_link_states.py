@@ -28,16 +28,6 @@ LINK = "prfaas->pd"
 RESET = f"/fleets/f1/breakers/reset/?link={LINK}"
 
 
-@pytest.fixture
-def fleet() -> Fleet:
-    return make_fleet()
-
-
-@pytest.fixture
-def viewer() -> Client:
-    return person("viewer")
-
-
 def judge(fleet: Fleet, ago_s: float, label: LinkLabel = "clear", **memory: Any) -> Tick:
     """A tick `ago_s` back that found the link so; `since_s` and the like are ages as well."""
     now = timezone.now()

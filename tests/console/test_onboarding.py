@@ -23,11 +23,6 @@ from tests.telemetry.rows import clear_landing, commit
 pytestmark = pytest.mark.django_db
 
 
-@pytest.fixture
-def viewer() -> Client:
-    return person("viewer")
-
-
 def page(client: Client, fleet: str = "f1", **query: str) -> str:
     return text(client, "fleet-onboarding", fleet, **query)
 
@@ -421,10 +416,10 @@ def test_sources_are_filtered_and_paged_with_trouble_first(viewer: Client) -> No
     case.report("a1", case.tells("f1/pd/h20-99", state="failed", error="500"))
     html = viewer.get("/fleets/f1/onboarding/").content.decode()
     shown = re.findall(r'<tr data-source="([^"]*)"', html)
-    assert (len(shown), shown[0]) == (100, "f1/pd/h20-99")
-    assert "page 1 of 2" in words(html)
-    second = viewer.get("/fleets/f1/onboarding/?page=2").content.decode()
-    assert len(re.findall("<tr data-source=", second)) == 56
+    assert (len(shown), shown[0]) == (50, "f1/pd/h20-99")
+    assert "page 1 of 4" in words(html)
+    last = viewer.get("/fleets/f1/onboarding/?page=4").content.decode()
+    assert len(re.findall("<tr data-source=", last)) == 6
     trouble = viewer.get("/fleets/f1/onboarding/?show=trouble").content.decode()
     assert re.findall(r'<tr data-source="([^"]*)"', trouble) == ["f1/pd/h20-99"]
     gates = viewer.get("/fleets/f1/onboarding/?show=router&q=GW").content.decode()

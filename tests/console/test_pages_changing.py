@@ -12,7 +12,7 @@ from django.urls import reverse
 from django.utils import timezone
 
 from console import pages
-from routing import commands
+from routing import commands, token_commands
 from routing.models import Action, Decision, Fleet, Hold, Policy
 from telemetry.models import ApiToken
 from tests.console.api_case import person
@@ -22,12 +22,23 @@ from tests.console.test_pages import words
 pytestmark = pytest.mark.django_db
 
 ARGUMENTS = {"fleet": "f1"} | dict.fromkeys(
-    ("hold_id", "decision_id", "seq", "token_id", "rebalance_id", "backtest_id"), 1
+    (
+        *("hold_id", "decision_id", "seq", "token_id", "rebalance_id", "backtest_id", "router_id"),
+        *("proposal_id", "user_id"),
+        *("incident_id", "silence_id", "maintenance_id", "name", "month", "fit_id"),
+    ),
+    1,
 )
 LOOKING = {
     *("login", "logout", "overview", "fleet-overview", "fleet"),
     *("decisions", "decision", "tick", "planner", "backtests", "backtest", "request", "audit"),
-    *("onboarding", "fleet-onboarding", "signals"),
+    *("onboarding", "fleet-onboarding", "signals", "routers", "findings"),
+    *("policy", "holds", "rebalance", "rebalance-asked", "decisions-diff", "signals-csv"),
+    *("instances", "instance", "links", "link", "cluster", "router", "samples", "search"),
+    *("approvals", "approval", "approval-limits"),
+    *("costs", "cost-table", "cost-sheet", "forecast", "profile-fits"),
+    *("alerts", "incident", "alert-rules", "jobs", "styleguide", "api-docs", "windows"),
+    *("receivers", "account", "oidc-login", "oidc-callback"),
 }
 CHANGING = sorted(entry.name for entry in pages.urlpatterns if entry.name not in LOOKING)
 HELD = {
@@ -86,7 +97,18 @@ def confirm(client: Client, path: str, **more: str) -> Any:
 def test_every_page_that_changes_something_is_known_here() -> None:
     assert set(CHANGING) == {
         *("cancel-delivery", "cancel-rebalance", "hold", "mode", "release", "revoke-token"),
+        *("rotate-token", "people", "person", "new-person", "person-join", "person-leave"),
+        *("person-activate", "person-password", "person-unlock"),
         *("reset-breaker", "roll-back", "tokens", "start-backtest", "cancel-backtest"),
+        *("router-adopt", "router-override", "router-cancel", "router-on-drift"),
+        *("gate-adopt", "gate-release", "extend", "rebalance-new"),
+        *("acknowledge", "silence", "end-silence", "alert-rule", "new-alert-rule"),
+        *("receiver", "new-receiver", "test-receiver", "forget-receiver"),
+        *("job", "new-job", "run-job"),
+        *("cost-prices", "cost-make", "cost-value", "ask-profile-fit", "apply-profile-fit"),
+        *("approve", "reject", "withdraw", "break-glass"),
+        *("window", "new-window", "override-freeze"),
+        *("plan-maintenance", "extend-maintenance", "end-maintenance"),
     }
 
 
@@ -104,14 +126,17 @@ def test_a_viewer_is_refused_on_every_changing_page(
 
 @pytest.mark.parametrize("name", ["fleet-overview", "fleet", "decisions", "decision", "audit"])
 def test_a_viewer_sees_no_action(fleet: Fleet, hold: Hold, name: str) -> None:
-    """S-59: the only form that posts is signing out; no link leads to a change."""
+    """S-59: only the language and signing out are posted; no link leads to a change."""
     viewer = person("viewer")
     if name == "decision":
         page = viewer.get(f"/fleets/f1/decisions/{fleet.decisions.first().pk}/").content.decode()
     else:
         page = viewer.get(address(name)).content.decode()
-    assert re.findall(r'<form method="post" action="([^"]+)"', page) == ["/logout/"]
-    assert page.count('method="post"') == 1
+    assert re.findall(r'<form method="post" action="([^"]+)"', page) == [
+        "/i18n/setlang/",
+        "/logout/",
+    ]
+    assert page.count('method="post"') == 2
     changing = (
         *("/mode/", "/hold/", "/release/", "/revoke/", "/tokens/", "/rollback/", "/cancel/"),
         "/reset/",
@@ -269,6 +294,22 @@ def test_a_hold_decided_on_an_older_policy_is_a_conflict(fleet: Fleet, operator:
     assert not Hold.objects.exists()
 
 
+def test_a_hold_shown_over_another_plan_asks_again(fleet: Fleet, operator: Client) -> None:
+    shown = operator.get("/fleets/f1/hold/", HELD).content.decode()
+    [runs] = re.findall(r'name="runs" value="([^"]+)"', shown)
+    adopted = fleet.decisions.exclude(version=None).order_by("-version")[0]
+    assert runs == f"{adopted.epoch}.{adopted.version}"
+    fleet.decisions.filter(pk=adopted.pk).update(version=adopted.version + 1)
+    again = operator.post("/fleets/f1/hold/", {**HELD, "version": "1", "runs": runs})
+    assert again.status_code == 409
+    assert "The loop adopted another plan since you looked." in words(again.content.decode())
+    assert not Hold.objects.exists()
+    [newer] = re.findall(r'name="runs" value="([^"]+)"', again.content.decode())
+    held = operator.post("/fleets/f1/hold/", {**HELD, "version": "1", "runs": newer})
+    assert held.status_code == 302
+    assert Hold.objects.count() == 1
+
+
 def test_releasing_ends_it_once(fleet: Fleet, hold: Hold, operator: Client) -> None:
     path = f"/fleets/f1/holds/{hold.pk}/release/"
     assert "link maintenance" in words(operator.get(path).content.decode())
@@ -367,14 +408,14 @@ def test_the_audit_shows_who_what_why_and_filters(fleet: Fleet, operator: Client
     assert "night shift" in found
     filtered = words(operator.get("/audit/", {"actor": "test"}).content.decode())
     assert "night shift" not in filtered
-    assert "1 change " in filtered
+    assert "fleet.create" in filtered
     none = words(operator.get("/audit/", {"q": "nothing like it"}).content.decode())
     assert "No change matches this filter" in none
 
 
 def test_a_reason_too_long_is_refused_and_nothing_is_written(fleet: Fleet, hold: Hold) -> None:
     admin = person("admin")
-    token, _ = commands.issue_token(
+    token, _ = token_commands.issue_token(
         name="agent",
         scopes=["ingest"],
         fleet="",

@@ -25,16 +25,6 @@ ASK = "/fleets/f1/what-if"
 PAGE = "/fleets/f1/planner/"
 
 
-@pytest.fixture
-def fleet() -> Fleet:
-    return make_fleet()
-
-
-@pytest.fixture
-def viewer() -> Client:
-    return person("viewer")
-
-
 def entries(page: str) -> dict[str, str]:
     """Value of each named entry of the form."""
     found = re.findall(r'<input id="n-[^"]*" name="([^"]+)"[^>]* value="([^"]*)"', page)

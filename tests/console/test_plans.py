@@ -47,7 +47,7 @@ def plan(**changes: Any) -> dict[str, Any]:
         ),
         (
             {"moves": {"pd->prfaas": 4096}},
-            *("Prefixes moved", "none", "pd → prfaas from 4.10K tok"),
+            *("Prefixes moved", "none", "from 4.10K tok"),
             "t 17.9K tok prefixes moved pd → prfaas from 4.10K tok",
         ),
         (
@@ -57,7 +57,7 @@ def plan(**changes: Any) -> dict[str, Any]:
         ),
         (
             {"transport": {"prfaas": {"connections": 19, "pacing_gbps": 95.0}}},
-            *("KV transport", "no hint", "prfaas over 19 connections, 95 Gbps"),
+            *("KV transport", "no hint", "over 19 connections, 95 Gbps"),
             "t 17.9K tok KV transport prfaas over 19 connections, 95 Gbps",
         ),
         (

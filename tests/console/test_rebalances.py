@@ -64,14 +64,80 @@ def test_the_fleet_page_shows_each_instance_and_its_step(fleet: Fleet) -> None:
         "Now: pd/h20-5 still has 37 requests.",
         "Why: v2 , Raised t because",
         "Deadline in 3 h .",
-        "pd/h20-4 prefill → decode Cordon , done Drain , done Switch , done Read back , done "
+        "pd/h20-4 prefill → decode Cordon , done Drain , done Switch , done Prove , done "
         "Open , done moved",
-        "pd/h20-5 prefill → decode Cordon , done Drain , current Switch , next Read back , next "
+        "pd/h20-5 prefill → decode Cordon , done Drain , current Switch , next Prove , next "
         "Open , next it finishes what it has for 1 h 37 requests still on it",
     ):
         assert expected in found, expected
     assert page.count('aria-current="step"') == 1
     assert "Cancel…" not in page, "a viewer changes nothing"
+
+
+AT_S = 1_764_500_000.0
+
+
+def shown_by(
+    name: str, role: str | None, status: str, requests: int | None = None
+) -> dict[str, Any]:
+    return {"name": name, "role": role, "status": status, "requests": requests}
+
+
+def test_each_router_and_what_was_proven_is_shown(fleet: Fleet) -> None:
+    warning = "3 prompts take the 1 left about 12 s"
+    row = moving(
+        fleet,
+        preflight={"blast_radius": "f1/pd/h20-5 will decode.", "warnings": [warning]},
+    )
+    idle = {"since_s": AT_S, "at_s": AT_S + 2, "engine_requests": 0, "router_requests": {"u": None}}
+    canary = {
+        **{"router": "smg-2 (http://smg)", "at_s": AT_S, "n_served": 2, "n_failed": 0},
+        **{"seen": True, "ok": True, "error": ""},
+    }
+    row.moves.filter(seq=1).update(
+        unit="ep",
+        routers={"u": shown_by("stack-1", "decode", "ready")},
+        evidence={"idle": idle, "canary": canary},
+    )
+    routers = {
+        "v": shown_by("stack-1", "prefill", "draining", 37),
+        "u": shown_by("smg-2", None, "out"),
+    }
+    row.moves.filter(seq=2).update(routers=routers)
+    found = text(person("viewer"), "fleet", "f1")
+    for expected in (
+        f"Before it: pd/h20-5 will decode. {warning}.",
+        "pd/h20-4 prefill → decode with group ep",
+        "stack-1 decode, ready Idle: the engine counted 0 requests from",
+        "Canary: 2 requests served through smg-2 at",
+        "this instance had a part in it.",
+        "smg-2 taken out · stack-1 prefill, draining, 37 on it",
+    ):
+        assert expected in found, expected
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"error": "answers 503", "n_failed": 2}, "2 in a row: answers 503."),
+        ({"seen": False}, "this instance had no part in it that shows."),
+        ({"seen": None}, "its engine does not tell whether it had a part."),
+    ],
+)
+def test_a_canary_says_how_much_it_proves(fleet: Fleet, change: dict[str, Any], says: str) -> None:
+    row = moving(fleet)
+    canary = {
+        **{"router": "smg-2 (http://smg)", "at_s": AT_S, "n_served": 1, "n_failed": 0},
+        **{"seen": True, "ok": True, "error": ""},
+    }
+    row.moves.filter(seq=2).update(step="verify", evidence={"canary": canary | change})
+    assert says in text(person("viewer"), "fleet", "f1")
+
+
+def test_where_no_canary_could_be_sent_it_is_said(fleet: Fleet) -> None:
+    row = moving(fleet)
+    row.moves.filter(seq=1).update(routers={"u": shown_by("stack-1", "decode", "ready")})
+    assert "Canary: none, no router says where it serves." in text(person("viewer"), "fleet", "f1")
 
 
 def test_the_overview_says_that_roles_move(fleet: Fleet) -> None:

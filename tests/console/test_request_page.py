@@ -59,16 +59,6 @@ def words(page: str) -> str:
     return html.unescape(escaped_words(page))
 
 
-@pytest.fixture
-def fleet() -> Fleet:
-    return make_fleet()
-
-
-@pytest.fixture
-def viewer() -> Client:
-    return person("viewer")
-
-
 def run(fleet: Fleet, **entry: Any) -> Decision:
     """A plan in force with this entry for `pd`."""
     issue(fleet, T)

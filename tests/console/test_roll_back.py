@@ -79,7 +79,7 @@ def by_page(decision: Decision) -> None:
     for page in ("/fleets/f1/", "/fleets/f1/fleet/"):
         found = words(operator.get(page).content.decode())
         assert "Held: t 4K tok in pd until" in found
-        assert re.search(r"operator, [\w ]+ : Roll back to plan 1.1: link flaps", found)
+        assert re.search(r"operator ?, [\w ]+ ?: Roll back to plan 1.1: link flaps", found)
 
 
 @pytest.mark.parametrize("roll_back", [by_rest, by_page])
@@ -197,3 +197,22 @@ def test_a_decision_of_another_fleet_is_not_found(first: Decision) -> None:
     path = f"/fleets/f2/decisions/{first.pk}/rollback"
     assert send(machine("operate"), "post", path, {}).status_code == 404
     assert person("operator").get(f"{path}/").status_code == 404
+
+
+def test_a_rollback_repeated_under_its_key_is_done_once(first: Decision) -> None:
+    body = {"reason": "x", "expires_at": (timezone.now() + timedelta(hours=1)).isoformat()}
+    path, client = f"/fleets/f1/decisions/{first.pk}/rollback", machine("operate")
+    answers = [send(client, "post", path, body, **{"Idempotency-Key": "k"}) for _ in range(2)]
+    assert [answer.status_code for answer in answers] == [201, 201]
+    assert strict(answers[0]) == strict(answers[1])
+    assert Hold.objects.count() == 1
+    for longer in (
+        {"expires_at": (timezone.now() + timedelta(hours=9)).isoformat()},
+        {"reason": "y"},
+    ):
+        response = send(client, "post", path, {**body, **longer}, **{"Idempotency-Key": "k"})
+        assert (response.status_code, strict(response)["code"]) == (422, "key_reused")
+    other = first.fleet.decisions.get(version=2)
+    path = f"/fleets/f1/decisions/{other.pk}/rollback"
+    response = send(client, "post", path, body, **{"Idempotency-Key": "k"})
+    assert (response.status_code, strict(response)["code"]) == (422, "key_reused")

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import csv
 import html
+import io
 import json
 import re
+import time
 from typing import Any
 
 import pytest
@@ -17,19 +20,10 @@ from routing.models import Fleet
 from telemetry import chunks
 from tests.console import onboarding_case as case
 from tests.console.api_case import person
-from tests.routing.cases import make_fleet
+from tests.routing import cases
+from tests.telemetry import batches
 
 pytestmark = pytest.mark.django_db
-
-
-@pytest.fixture
-def fleet() -> Fleet:
-    return make_fleet()
-
-
-@pytest.fixture
-def viewer() -> Client:
-    return person("viewer")
 
 
 def ask(viewer: Client, **query: str) -> Any:
@@ -53,11 +47,11 @@ def errors_of(response: Any) -> list[str]:
 def test_every_plain_signal_and_histogram_has_its_line_and_nothing_else_has() -> None:
     drawn = {
         f"{kind}.{name}"
-        for kind in ("instance", "router")
+        for kind in ("instance", "router", "link")
         for name, shape in chunks.SHAPES[kind].items()
         if shape not in ("labelled", "text")
     }
-    assert set(SIGNALS) == drawn
+    assert set(SIGNALS) == drawn | {"link.use"}
 
 
 def test_units_follow_the_names() -> None:
@@ -104,12 +98,10 @@ def test_the_api_takes_what_the_page_asks(fleet: Fleet, viewer: Client) -> None:
         {"signal": "router.ttft_seconds", "side": "remote"},
     ):
         asked = data_of(ask(viewer, **query))
-        paths = ("/quantiles", "/heat") if asked["view"] == "quantiles" else ("", "/bands", "/heat")
-        for path in paths:
+        ranked = ("/ranked", "/bands", "/heat")
+        for path in ("/quantiles", "/heat") if asked["view"] == "quantiles" else ranked:
             answer = viewer.get(asked["api"] + path, {**asked["query"], "bin_s": asked["bin_s"]})
             assert answer.status_code == 200, answer.content
-        if not path:
-            assert len(answer.json()["series"]) == asked["n"]
 
 
 def test_a_role_narrows_what_the_api_answers(fleet: Fleet, viewer: Client) -> None:
@@ -175,16 +167,65 @@ def test_without_any_report_the_next_command_is_there(fleet: Fleet, viewer: Clie
     assert "No instance that was chosen ever reported." in page_of(ask(viewer, cluster="prfaas"))
 
 
-def test_rates_of_too_many_are_refused_in_words(
-    fleet: Fleet, viewer: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_of_many_sources_the_console_ranks_what_has_no_bands(fleet: Fleet, viewer: Client) -> None:
     case.well()
-    monkeypatch.setattr(signals, "MOST_RATES", 11)
     total = {"signal": "instance.prompt_tokens_total"}
+    assert data_of(ask(viewer, **total))["view"] == "ranked"
+    assert data_of(ask(viewer, **total, cluster="prfaas"))["view"] == "lines"
     page = page_of(ask(viewer, **total))
-    assert "Rates of 12 instances at a time are not drawn." in page
-    assert "chart-main" not in page
-    assert "chart-main" in page_of(ask(viewer, **total, cluster="pd"))
+    assert "chart-rows" in page
+    assert "chart-heat" not in page
+
+
+def test_links_are_those_of_the_fleet_and_have_no_role(fleet: Fleet, viewer: Client) -> None:
+    case.source("prfaas->pd", kind="link")
+    case.source("a->b", kind="link")
+    use = data_of(ask(viewer, signal="link.use", cluster="pd"))
+    assert use["query"] == {
+        "kind": "link",
+        "signal": "tx_gbps",
+        "paths": "prfaas->pd",
+        "over": "capacity_gbps",
+    }
+    assert (use["n"], use["unit"]) == (1, "ratio")
+    assert "a->b" not in page_of(ask(viewer, signal="link.rtt_s"))
+    assert "Links have no role." in errors_of(ask(viewer, signal="link.rtt_s", role="decode"))
+
+
+def table(viewer: Client, **query: str) -> Any:
+    return viewer.get(reverse("signals-csv", args=["f1"]), query)
+
+
+def test_the_table_has_a_row_for_each_source_and_bin(fleet: Fleet, viewer: Client) -> None:
+    t0 = float(int(time.time()) // 600 * 600 - 600)
+    cases.feed(
+        batches.instance(f"f1/pd/i{i}", t0 + step, signals={"requests_waiting": float(i)})
+        for i in range(3)
+        for step in ((0.0, 30.0) if i else (0.0,))
+    )
+    answer = table(viewer, cluster="pd", **{"from": str(t0), "to": str(t0 + 60)})
+    assert answer.status_code == 200
+    assert answer["Content-Disposition"].startswith('attachment; filename="f1-requests_waiting-')
+    rows = list(csv.reader(io.StringIO(answer.getvalue().decode())))
+    assert rows[0] == ["time_utc", "source", "signal", "value", "unit"]
+    assert [row[1:4] for row in rows[1:]] == [
+        [f"f1/pd/i{i}", "requests_waiting", f"{i}.0"] for i in (0, 1, 2, 1, 2)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("query", "words"),
+    [
+        ({"role": "king"}, "role: king is none of those"),
+        ({"signal": "instance.ttft_seconds"}, "a histogram has no one value"),
+    ],
+)
+def test_a_table_of_what_cannot_be_meant_says_so(
+    fleet: Fleet, viewer: Client, query: dict[str, str], words: str
+) -> None:
+    answer = table(viewer, **query)
+    assert answer.status_code == 422
+    assert words in answer.content.decode()
 
 
 def test_what_a_signal_serves_is_said(fleet: Fleet, viewer: Client) -> None:

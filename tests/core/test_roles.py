@@ -28,6 +28,7 @@ from tests.core.cases import demo_document, exact_histogram, link, pd, plan, see
 ACTIVE = Params(mode="active", band_ratio=0.0)
 LASTED = Memory(roles_gain_since_s=900.0)
 """Better roles have shown for long enough at now = 1000."""
+PLANNED = {"kind": "dynamo", "url": "http://front:8000", "act_for_planner": True}
 
 
 def scenario(**cluster: Any) -> Scenario:
@@ -108,6 +109,7 @@ def test_a_gain_waits(why: str, given: dict[str, Any], reason: str) -> None:
     ("why", "described", "params"),
     [
         ("nobody can be asked", scenario(control_urls=[]), {}),
+        ("they are its planner's", scenario(control_urls=[], routers=[PLANNED]), {}),
         ("the cluster is pinned", scenario(pinned=True, start={"n_prefill": 6}), {}),
         ("people want them fixed", scenario(), {"roles_mode": "fixed"}),
     ],

@@ -27,8 +27,6 @@ def console(
 ) -> Iterator[servers.Server]:
     """A running console with open doors; its caches outlive a test, so use fresh names."""
     folder = tmp_path_factory.mktemp("console")
-    (folder / "doors.toml").write_text(RULES + OTEL_RULE)
-    with django_db_blocker.unblock():
-        running = servers.start(folder / "log", CONSOLE_DOORS_RULES=str(folder / "doors.toml"))
-    yield running
-    running.stop()
+    rules = folder / "doors.toml"
+    rules.write_text(RULES + OTEL_RULE)
+    yield from servers.shared(django_db_blocker, folder, CONSOLE_DOORS_RULES=str(rules))

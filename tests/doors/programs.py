@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from console.embedded import die_with_parent
+from tests import servers
 
 PROMETHEUS = shutil.which("prometheus")
 VICTORIA = shutil.which("victoria-metrics")
@@ -62,12 +63,7 @@ def running(*command: str, log: Path, port: int, ready: str) -> Iterator[str]:
         until(answers)
         yield url
     finally:
-        process.terminate()
-        try:
-            process.wait(10)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        servers.end(process)
 
 
 @contextlib.contextmanager

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import ssl
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,8 @@ import msgspec
 from aiohttp import web
 
 from routing.gate.app import Gate
-from routing.gate.config import GateConfig
+from routing.gate.settings import GateConfig
+from routing.gate.tls import load_trust
 
 TOKEN = "pf_test_secret"
 
@@ -32,13 +34,16 @@ async def until(claim: Callable[[], Any], *, timeout_s: float = 20.0) -> Any:
 
 
 @asynccontextmanager
-async def serving(app: web.Application, *, port: int = 0) -> AsyncIterator[str]:
+async def serving(
+    app: web.Application, *, port: int = 0, ssl_context: ssl.SSLContext | None = None
+) -> AsyncIterator[str]:
     """A real server on the loopback; yields its base URL."""
     runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0.2)
     await runner.setup()
     try:
-        await web.TCPSite(runner, "127.0.0.1", port).start()
-        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
+        await web.TCPSite(runner, "127.0.0.1", port, ssl_context=ssl_context).start()
+        scheme = "http" if ssl_context is None else "https"
+        yield f"{scheme}://127.0.0.1:{runner.addresses[0][1]}"
     finally:
         await runner.cleanup()
 
@@ -47,7 +52,8 @@ class Upstream:
     """Answers like an engine. `usage` says what it counted; None leaves usage out.
 
     `stream` is the exact bytes of a streamed answer without the usage event, in the pieces in which
-    they are sent. `gate` holds answers back while cleared; `stall_after` stops inside a stream.
+    they are sent, `pause_s` apart. `open` holds answers back while cleared; `stall_after` stops
+    inside a stream.
     """
 
     def __init__(self) -> None:
@@ -68,6 +74,7 @@ class Upstream:
         self.open.set()
         self.stall_after: int | None = None
         self.break_after: int | None = None
+        self.pause_s = 0.0
         self.url = ""
 
     def app(self) -> web.Application:
@@ -141,7 +148,7 @@ class Upstream:
                 request.transport.abort()
                 return
             await response.write(piece)
-            await asyncio.sleep(0)
+            await asyncio.sleep(self.pause_s)
         if usage is not None and (body.get("stream_options") or {}).get("include_usage"):
             await response.write(
                 b"data: "
@@ -191,7 +198,8 @@ def plan(
 class Console:
     """Hands out the plan over a socket and over GET, and remembers every ack.
 
-    `told` is whatever else gates say on the socket.
+    `told` is whatever else gates say on the socket. `release` is the override it ends for those
+    that poll.
     """
 
     def __init__(self, document: dict[str, Any] | None = None) -> None:
@@ -201,6 +209,7 @@ class Console:
         self.gets: list[tuple[Any, int]] = []
         self.sockets: set[web.WebSocketResponse] = set()
         self.socket_allowed = True
+        self.release: str | None = None
         self.n_handshakes = 0
         self.url = ""
 
@@ -261,7 +270,15 @@ class Console:
             same = request.headers.get("If-None-Match") == etag
             status, body = (304, b"") if same else (200, json.dumps(self.document).encode())
         self.gets.append((request.headers.copy(), status))
-        return web.Response(status=status, body=body)
+        headers = {} if self.release is None else {"X-Release-Override": self.release}
+        return web.Response(status=status, body=body, headers=headers)
+
+
+@asynccontextmanager
+async def all_running(upstreams: list[Upstream]) -> AsyncIterator[list[Upstream]]:
+    """Each on a port of its own."""
+    async with AsyncExitStack() as stack:
+        yield [await stack.enter_async_context(upstream.running()) for upstream in upstreams]
 
 
 class RunningGate:
@@ -299,15 +316,22 @@ class RunningGate:
 
 
 def gate_config(
-    local: str,
-    remotes: dict[str, str] | None = None,
+    local: str | list[str],
+    remotes: dict[str, str | list[str]] | None = None,
     *,
     capacity: Any = "infinite",
     linear_state: str = "none",
     **settings: Any,
 ) -> GateConfig:
-    """A configuration with quick intervals, so that tests wait for events and not for clocks."""
+    """A configuration with quick intervals, so that tests wait for events and not for clocks.
+
+    Each side is one url, or those of several stacks.
+    """
     side = {"cache_capacity_tokens": capacity, "linear_state": linear_state}
+
+    def stacks(urls: str | list[str]) -> list[dict[str, Any]]:
+        return [{"url": url, **side} for url in ([urls] if isinstance(urls, str) else urls)]
+
     quick = {
         "router": "F/pd/g1",
         "port": 0,
@@ -316,29 +340,41 @@ def gate_config(
         "poll_interval_s": 0.05,
     }
     upstreams = {
-        "local": {"url": local, **side},
-        "remote": {name: {"url": url, **side} for name, url in (remotes or {}).items()},
+        "local": stacks(local),
+        "remote": {name: stacks(urls) for name, urls in (remotes or {}).items()},
     }
     return msgspec.convert({**quick, "upstreams": upstreams, **settings}, GateConfig)
 
 
 @asynccontextmanager
-async def gate_running(config: GateConfig, *, tokenizer: Any = None) -> AsyncIterator[RunningGate]:
+async def gate_running(
+    config: GateConfig,
+    *,
+    tokenizer: Any = None,
+    now_s: Callable[[], float] = time.monotonic,
+    epoch_s: Callable[[], float] = time.time,
+    client_ssl: Any = True,
+) -> AsyncIterator[RunningGate]:
     """The real application on a free port, with its background work."""
+    trust = load_trust(config, Path("gate.toml"))
     gate = Gate(
         config,
+        trust=trust,
         tokenizer=tokenizer,
         started_at_s=1.7e9,
-        now_s=time.monotonic,
+        now_s=now_s,
+        epoch_s=epoch_s,
         rng=random.Random(1),
     )
     runner = gate.runner()
     await runner.setup()
-    async with aiohttp.ClientSession() as client:
+    connector = aiohttp.TCPConnector(limit=0, ssl=client_ssl)
+    async with aiohttp.ClientSession(connector=connector) as client:
         try:
-            await web.TCPSite(runner, "127.0.0.1", 0).start()
-            gate.start()
-            yield RunningGate(gate, f"http://127.0.0.1:{runner.addresses[0][1]}", client)
+            await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=trust.listener).start()
+            await gate.start()
+            scheme = "http" if trust.listener is None else "https"
+            yield RunningGate(gate, f"{scheme}://127.0.0.1:{runner.addresses[0][1]}", client)
         finally:
             await runner.cleanup()
             await gate.close()

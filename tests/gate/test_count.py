@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from routing.gate.count import BYTES, Counter, Ratios
+from routing.gate.count import BYTES, Counter, Length, Ratios
 from routing.gate.prompt import BadRequest, Endpoint, Prompt, parse_body, parse_prompt, wants_stream
+from routing.gate.settings import ChatTemplate
 
 
 def parsed(endpoint: Endpoint = "completions", **fields: Any) -> Prompt:
@@ -146,12 +148,19 @@ def test_usage_calibrates_per_endpoint_and_model() -> None:
     assert counts.count(chat).tokens == pytest.approx(1000, abs=5)
 
 
-def test_media_never_calibrates_text() -> None:
+def test_media_never_calibrates_text_and_learns_what_a_part_stands_for() -> None:
     counts = counter()
-    mixed = parsed("chat", messages=[{"role": "user", "content": [image("x")]}], model="m")
-    before = counts.count(mixed)
-    counts.learn(mixed, prompt_tokens=5000)
-    assert counts.count(mixed) == before
+    text = parsed("chat", messages=[{"role": "user", "content": "w" * 4000}], model="m")
+    parts = [image("x"), image("y"), {"type": "text", "text": "w" * 400}]
+    mixed = parsed("chat", messages=[{"role": "user", "content": parts}], model="m")
+    before = counts.count(text)
+    assert counts.count(mixed).tokens == pytest.approx(2 * 1000 + 100, abs=20)
+    for prompt_tokens in (1300, 1300, 90_000, 1300):
+        counts.learn(mixed, prompt_tokens=prompt_tokens)
+    assert counts.count(mixed) == Length(1300, "estimated")
+    assert counts.count(text) == before
+    other = parsed("chat", messages=[{"role": "user", "content": [image("x")]}], model="n")
+    assert counts.count(other).tokens == pytest.approx(1000, abs=20), "each model has its own"
 
 
 def test_one_odd_report_moves_nothing() -> None:
@@ -218,3 +227,52 @@ async def test_bytes_a_chat_passes_by_unread_need_not_be_utf8() -> None:
     prompt = parse_prompt("chat", parse_body(body))
     assert prompt is not None
     assert (await counter(words_tokenizer()).tokenise(prompt)).unit == "token"
+
+
+CHATML = ChatTemplate(message="<{role}>{content}|", begin="^", end="<assistant>")
+
+
+class Letters:
+    """A tokenizer whose tokens are the characters, and that notes what it was given."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[str, bool]] = []
+
+    def encode(self, sequence: str, *, add_special_tokens: bool = True) -> Any:
+        self.seen.append((sequence, add_special_tokens))
+        return SimpleNamespace(ids=[ord(c) for c in sequence])
+
+
+PLAIN = [{"role": "system", "content": "é{x}"}, {"role": "user", "content": "b"}]
+LAID_OUT = "^<system>é{x}|<user>b|<assistant>"
+
+
+async def test_a_plain_chat_is_laid_out_by_the_template_and_counted_exactly() -> None:
+    letters = Letters()
+    counts = Counter(tokenizer=letters, media_part_tokens=1000, template=CHATML)
+    prompt = await counts.tokenise(parsed("chat", messages=PLAIN, model="m"))
+    assert letters.seen == [(LAID_OUT, False)], "the template holds the special tokens"
+    assert counts.count(prompt) == Length(len(LAID_OUT), "tokenised")
+    counts.learn(prompt, prompt_tokens=1)
+    longer = parsed("chat", messages=[*PLAIN, {"role": "user", "content": "c"}], model="m")
+    [piece] = (await counts.tokenise(longer)).pieces
+    assert piece.startswith(prompt.pieces[0][: -4 * len("<assistant>")]), "it continues the other"
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"messages": PLAIN, "tools": []},
+        {"messages": PLAIN, "add_generation_prompt": False},
+        {"messages": [{"role": "user", "content": "a", "name": "n"}]},
+        {"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}]}]},
+        {"messages": [{"role": "assistant", "content": None}]},
+        {"messages": [{"role": "user", "content": "a\x1eb"}]},
+        {"messages": [{"role": 7, "content": "a"}]},
+    ],
+    ids=str,
+)
+async def test_any_other_chat_stays_an_estimate(fields: dict[str, Any]) -> None:
+    counts = Counter(tokenizer=Letters(), media_part_tokens=1000, template=CHATML)
+    prompt = await counts.tokenise(parsed("chat", model="m", **fields))
+    assert counts.count(prompt).source == "estimated"

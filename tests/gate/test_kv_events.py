@@ -429,7 +429,7 @@ def test_without_the_package_events_are_refused_and_all_else_goes(
     monkeypatch.setattr(kv_events, "AVAILABLE", False)
     with pytest.raises(ConfigError, match=r"install prfaas-console\[kv-events\]"):
         load_config(written(tmp_path, '["tcp://engine-1:5557", "tcp://[fd00::1]:5557"]'))
-    assert load_config(written(tmp_path, "[]")).upstreams.local.kv_events == ()
+    assert load_config(written(tmp_path, "[]")).upstreams.local[0].kv_events == ()
 
 
 def written(tmp_path: Path, value: str) -> Path:

@@ -15,9 +15,9 @@ import pytest
 import zmq
 import zmq.asyncio
 
-from routing.gate.config import GateConfig
 from routing.gate.prefix import chain_of
 from routing.gate.prompt import BYTES_PER_ID, pack_ids, salt_of
+from routing.gate.settings import GateConfig
 from tests.gate.peers import RunningGate, gate_config, gate_running, plan, until
 from tests.lab.serving import Served, lab
 from tests.lab.small import BLOCK_TOKENS
@@ -34,8 +34,8 @@ def listening(stack: Served, **settings: Any) -> GateConfig:
 
     side = {"cache_capacity_tokens": "infinite", **settings}
     upstreams = {
-        "local": {"url": stack.local, "kv_events": of("pd"), **side},
-        "remote": {"far": {"url": stack.far, "kv_events": of("far"), **side}},
+        "local": [{"url": stack.local, "kv_events": of("pd"), **side}],
+        "remote": {"far": [{"url": stack.far, "kv_events": of("far"), **side}]},
     }
     config = gate_config("", router="small/pd/g1", block_tokens=BLOCK_TOKENS, kv_events_model="m")
     return msgspec.structs.replace(
@@ -159,8 +159,9 @@ async def test_with_linear_layers_a_prefix_counts_up_to_the_states_told(
 def hearing(port: int) -> GateConfig:
     """A gate of one engine that publishes there, and serves nobody."""
     config = gate_config("http://127.0.0.1:9", kv_events_model="m", block_tokens=BLOCK_TOKENS)
-    local = msgspec.structs.replace(config.upstreams.local, kv_events=(f"tcp://127.0.0.1:{port}",))
-    upstreams = msgspec.structs.replace(config.upstreams, local=local)
+    [local] = config.upstreams.local
+    local = msgspec.structs.replace(local, kv_events=(f"tcp://127.0.0.1:{port}",))
+    upstreams = msgspec.structs.replace(config.upstreams, local=(local,))
     return msgspec.structs.replace(config, upstreams=upstreams)
 
 

@@ -135,7 +135,7 @@ async def test_nothing_is_moved_from_a_remote_that_is_not_well(
 ) -> None:
     await warm.run_plan(abundant(9))
     remote.healthy = False
-    upstream = warm.gate.remotes["prfaas"]
+    upstream = warm.gate.remotes["prfaas"].upstreams[0]
     await until(lambda: upstream.health.state == "down")
     response, _ = await warm.complete(ids(30_000))
     assert (told(response, "Side"), told(response, "Reason")) == ("local", "RemoteDown")
@@ -148,7 +148,7 @@ async def test_a_remote_that_does_not_answer_moves_nothing_on_the_way_back(
 ) -> None:
     await held(gate, ids(5120), side="local", version=1)
     await gate.run_plan(abundant(9, threshold_tokens=0))
-    gate.gate.remotes["prfaas"]._base = "http://127.0.0.1:9"  # nobody listens there
+    gate.gate.remotes["prfaas"].upstreams[0].url = "http://127.0.0.1:9"  # nobody listens there
     response, _ = await gate.complete(ids(8192))
     assert (told(response, "Side"), told(response, "Reason")) == ("local", "RemoteDown")
     assert told(response, "Move-Tokens") is None
@@ -199,7 +199,7 @@ async def test_what_did_not_come_is_not_believed_of_its_source_any_more(
     local.usage = exact_usage(cached=11_264)
     local.answer_headers = {"X-PrfaaS-Moved-Tokens": "1024"}
     await warm.complete(ids(30_000))
-    index = warm.gate.remotes["prfaas"].index
+    index = warm.gate.remotes["prfaas"].upstreams[0].index
     assert len(index) == 22
     await warm.run_plan(abundant(10))
     response, _ = await warm.complete(ids(25_600) + ids(4000, first=10**6))
@@ -218,7 +218,7 @@ async def test_what_may_be_there_is_still_believed(
     local.usage = exact_usage(cached=cached)
     local.answer_headers = {} if moved is None else {"X-PrfaaS-Moved-Tokens": moved}
     await warm.complete(ids(30_000))
-    assert len(warm.gate.remotes["prfaas"].index) == 50
+    assert len(warm.gate.remotes["prfaas"].upstreams[0].index) == 50
 
 
 async def test_the_candidate_by_turn_is_the_remote_whose_prefix_counts(
@@ -238,7 +238,7 @@ async def test_the_candidate_by_turn_is_the_remote_whose_prefix_counts(
                 response, _ = await gate.complete(ids(5121))
                 if version == 2:
                     assert told(response, "Move-Tokens") is None
-                    gate.gate.local.index.clear()
+                    gate.gate.local.upstreams[0].index.clear()
             assert local.headers[-1]["X-PrfaaS-Move"] == "b->pd; tokens=5120"
             metrics = await gate.metrics()
             assert metrics['prfaas_gate_moves_total{link="b->pd"}'] == 1
@@ -345,7 +345,7 @@ async def test_in_the_band_a_request_goes_where_less_is_pending(
 async def test_a_request_that_fails_is_not_pending_for_ever(
     gate: RunningGate, local: Upstream, how: str
 ) -> None:
-    wait = gate.gate.local.wait
+    wait = gate.gate.local.upstreams[0].wait
     if how == "refused":
         local.status = 500
         await gate.complete(ids(10), stream=True)
@@ -363,8 +363,8 @@ async def test_a_request_that_fails_is_not_pending_for_ever(
 
 
 def _expects(gate: RunningGate, side: str) -> float:
-    upstream = gate.gate.local if side == "local" else gate.gate.remotes["prfaas"]
-    got = upstream.wait.expected_s(tokens=1000, now_s=gate.gate._now_s())
+    upstream = (gate.gate.local if side == "local" else gate.gate.remotes["prfaas"]).upstreams[0]
+    got = upstream.wait.expected_s(tokens=1000, now_s=gate.gate.now_s())
     assert got is not None
     return got
 
@@ -378,4 +378,4 @@ async def test_before_anything_was_answered_t_decides_in_the_band(
     response, _ = await gate.complete(ids(600, first=10**6))
     assert told(response, "Reason") == "Short"
     # Answers that are no streams come when decoding ends: they tell nothing of a prefill.
-    assert gate.gate.local.wait.expected_s(tokens=1, now_s=0.0) is None
+    assert gate.gate.local.upstreams[0].wait.expected_s(tokens=1, now_s=0.0) is None

@@ -186,6 +186,18 @@ async def test_a_refused_token_is_told_in_plain_words(
         await until(lambda: gate.gate.client.contact == "socket")
 
 
+@pytest.mark.parametrize("token", [b"\xff\xfe", b"two\nlines"])
+async def test_a_token_file_that_cannot_be_sent_is_read_again(
+    console: Console, local: Upstream, tmp_path: Path, token: bytes
+) -> None:
+    settings = config(local, console.url, tmp_path)
+    Path(settings.token_file).write_bytes(token)
+    async with gate_running(settings) as gate:
+        await until(lambda: gate.gate.client.error)
+        token_file(tmp_path)
+        await until(lambda: gate.gate.client.contact in ("socket", "polling"))
+
+
 async def test_a_gate_goes_on_with_its_plan_while_the_console_is_gone(
     local: Upstream, remote: Upstream, tmp_path: Path
 ) -> None:

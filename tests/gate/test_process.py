@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import resource
 import signal
 import socket
 import subprocess
@@ -135,3 +136,15 @@ def test_the_gate_needs_neither_django_nor_numpy() -> None:
         [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True
     )
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+async def test_it_opens_as_many_files_as_it_is_allowed(local: Upstream, tmp_path: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    few = min(256, hard - 1)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (few, hard))
+    try:
+        async with gate_process(config_file(tmp_path, local)) as (process, _):
+            assert resource.prlimit(process.pid, resource.RLIMIT_NOFILE) == (hard, hard)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

@@ -10,7 +10,9 @@ from contextlib import AbstractAsyncContextManager
 import aiohttp
 import pytest
 from aiohttp import web
+from multidict import CIMultiDict
 
+from routing.gate.upstream import end_to_end
 from tests.gate.peers import (
     RunningGate,
     Upstream,
@@ -89,6 +91,14 @@ async def test_the_request_reaches_the_engine_as_it_was_written(
     assert "Accept-Encoding" not in sent, "answers must stay readable"
 
 
+def test_headers_of_one_hop_may_be_named_in_several_lines() -> None:
+    headers = CIMultiDict(
+        [("Connection", "close"), ("connection", "X-Hop, X-More"), ("X-Hop", "1"), ("X-More", "2")]
+    )
+    headers["X-Other"] = "3"
+    assert dict(end_to_end(headers, drop=frozenset())) == {"X-Other": "3"}
+
+
 async def test_a_compressed_request_is_read_and_sent_on_plain(
     gate: RunningGate, local: Upstream
 ) -> None:
@@ -127,7 +137,7 @@ async def test_errors_of_an_engine_pass_through_and_are_counted(
         assert metrics['prfaas_gate_errors_total{side="local"}'] == (2 if status >= 500 else 0)
         result = "server_error" if status >= 500 else "client_error"
         assert metrics[f'prfaas_gate_results_total{{side="local",result="{result}"}}'] == 2
-        assert gate.gate.local.health.state == ("down" if status >= 500 else "up")
+        assert gate.gate.local.upstreams[0].health.state == ("down" if status >= 500 else "up")
 
 
 async def test_an_engine_that_refused_a_prompt_did_not_cache_it(
@@ -184,7 +194,7 @@ async def test_a_client_that_leaves_takes_its_request_out_of_the_engine(
     await response.content.readany()
     response.close()
     await until(lambda: local.n_cancelled == 1)
-    await until(lambda: gate.gate.local.in_flight == 0)
+    await until(lambda: gate.gate.local.upstreams[0].in_flight == 0)
     metrics = await gate.metrics()
     assert metrics['prfaas_gate_results_total{side="local",result="cancelled"}'] == 1
     assert metrics['prfaas_gate_errors_total{side="local"}'] == 0
@@ -198,8 +208,8 @@ async def test_so_does_one_that_leaves_before_the_first_byte(
     await until(lambda: local.requests)
     task.cancel()
     await until(lambda: local.n_cancelled == 1)
-    await until(lambda: gate.gate.local.in_flight == 0)
-    assert len(gate.gate.local.index) == 0, "nobody knows whether it was prefilled"
+    await until(lambda: gate.gate.local.upstreams[0].in_flight == 0)
+    assert len(gate.gate.local.upstreams[0].index) == 0, "nobody knows whether it was prefilled"
 
 
 async def test_a_slow_client_slows_the_upstream_and_nothing_piles_up(
@@ -233,7 +243,7 @@ async def test_half_an_answer_never_looks_whole(gate: RunningGate, local: Upstre
     local.break_after = 1
     with pytest.raises(aiohttp.ClientPayloadError):
         await gate.complete("a", stream=True)
-    await until(lambda: gate.gate.local.in_flight == 0)
+    await until(lambda: gate.gate.local.upstreams[0].in_flight == 0)
     metrics = await gate.metrics()
     assert metrics['prfaas_gate_errors_total{side="local"}'] == 1
     assert metrics['prfaas_gate_results_total{side="local",result="failed"}'] == 1
@@ -247,7 +257,7 @@ async def test_many_streams_broken_at_once_are_one_line(
         with pytest.raises(aiohttp.ClientPayloadError):
             await gate.complete("a", stream=True)
     assert sum("broke off" in line for line in caplog.messages) == 1
-    gate.gate.local.broke_off("again", now_s=gate.gate._now_s() + 60.0)
+    gate.gate.local.upstreams[0].broke_off("again", now_s=gate.gate.now_s() + 60.0)
     assert caplog.messages[-1] == "local broke off an answer (5 since it was last said): again"
 
 
@@ -329,7 +339,7 @@ async def test_probes_find_a_dead_remote_without_traffic_and_see_it_return(
         async with gate_running(config) as gate:
             await gate.run_plan(plan(threshold_tokens=0))
             port = first.port
-            health = gate.gate.remotes["prfaas"].health
+            health = gate.gate.remotes["prfaas"].upstreams[0].health
             await gate.complete(list(range(1024)))
             first.healthy = False
             await until(lambda: health.state == "down")
@@ -337,11 +347,11 @@ async def test_probes_find_a_dead_remote_without_traffic_and_see_it_return(
             assert response.headers["X-PrfaaS-Reason"] == "RemoteDown"
             first.healthy = True
             await until(lambda: health.state == "up")
-            assert len(gate.gate.remotes["prfaas"].index) == 2, "it only was slow"
+            assert len(gate.gate.remotes["prfaas"].upstreams[0].index) == 2, "it only was slow"
             assert caplog.messages[-1] == "prfaas is up again"
     async with gate_running(config) as gate:
         await gate.run_plan(plan(threshold_tokens=0))
-        health = gate.gate.remotes["prfaas"].health
+        health = gate.gate.remotes["prfaas"].upstreams[0].health
         await until(lambda: health.state == "down")
         async with Upstream().running(port=port) as second:
             await until(lambda: health.state == "up")
@@ -358,7 +368,7 @@ async def test_a_process_that_was_gone_took_its_cache_along(local: Upstream) -> 
         gate = await running.__aenter__()
         await gate.run_plan(plan(threshold_tokens=0))
         await gate.complete(list(range(1024)))
-        upstream = gate.gate.remotes["prfaas"]
+        upstream = gate.gate.remotes["prfaas"].upstreams[0]
         assert len(upstream.index) == 2
     try:
         await until(lambda: upstream.health.state == "down")
@@ -374,7 +384,7 @@ async def test_local_down_short_requests_go_where_they_are_served(remote: Upstre
         url = gone.url
     async with gate_running(gate_config(url, {"prfaas": remote.url})) as gate:
         await gate.run_plan(plan(threshold_tokens=1000))
-        await until(lambda: gate.gate.local.health.state == "down")
+        await until(lambda: gate.gate.local.upstreams[0].health.state == "down")
         response, _ = await gate.complete([1])
         assert response.headers["X-PrfaaS-Reason"] == "LocalDown"
         assert len(remote.requests) == 1

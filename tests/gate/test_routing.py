@@ -148,7 +148,7 @@ async def test_the_engines_report_corrects_the_index(gate: RunningGate, local: U
     await gate.complete(ids(1024) + ids(512, first=9000))
     response, _ = await gate.complete(ids(1024) + ids(512, first=5000))
     # Whatever continued from the blocks the engine did not have is not believed any more.
-    index = gate.gate.local.index
+    index = gate.gate.local.upstreams[0].index
     assert index.credit < 1.0
     assert int(response.headers["X-PrfaaS-Uncached-Tokens"]) > 512
     metrics = await gate.metrics()
@@ -183,7 +183,7 @@ async def test_the_limit_on_remote_requests_in_flight(
         response, _ = await gate.complete([2])
         assert response.headers["X-PrfaaS-Reason"] == "RemoteLimit"
         remote.open.set()
-    await until(lambda: gate.gate.remotes["prfaas"].in_flight == 0)
+    await until(lambda: gate.gate.remotes["prfaas"].upstreams[0].in_flight == 0)
     response, _ = await gate.complete([3])
     assert response.headers["X-PrfaaS-Reason"] == "Long"
 
@@ -248,8 +248,8 @@ async def test_a_decode_engine_that_counts_received_kv_as_cached_is_not_believed
 ) -> None:
     local.usage = exact_usage(cached=10**6)
     config = gate_config(local.url)
-    distrusted = msgspec.structs.replace(config.upstreams.local, trust_cached_tokens=False)
-    upstreams = msgspec.structs.replace(config.upstreams, local=distrusted)
+    distrusted = msgspec.structs.replace(config.upstreams.local[0], trust_cached_tokens=False)
+    upstreams = msgspec.structs.replace(config.upstreams, local=(distrusted,))
     async with gate_running(msgspec.structs.replace(config, upstreams=upstreams)) as gate:
         await gate.complete("some words " * 100, stream=True)
         metrics = await gate.metrics()
@@ -292,3 +292,42 @@ async def test_the_index_of_an_upstream_is_bounded_by_its_capacity(local: Upstre
         assert response.headers["X-PrfaaS-Uncached-Tokens"] == "0"
         response, _ = await gate.complete(ids(1024, first=10_000))
         assert response.headers["X-PrfaaS-Uncached-Tokens"] == "1024"
+
+
+@pytest.mark.parametrize(
+    ("threshold", "length", "side"),
+    [
+        (1000, 999, "local"),
+        (1000, 1000, "local"),
+        (1000, 1001, "remote"),
+        (100, 101, "remote"),
+        (0, 1, "remote"),
+        (0, 511, "remote"),
+    ],
+)
+@pytest.mark.parametrize("n_stacks", [1, 2])
+async def test_the_threshold_is_exact_through_the_whole_gate(
+    local: Upstream, remote: Upstream, threshold: int, length: int, side: str, n_stacks: int
+) -> None:
+    """S-36: L = t - 1, t, t + 1; t = 0; L below one block, which is no exception."""
+    async with Upstream().running() as second, Upstream().running() as third:
+        near, far = [local.url, second.url][:n_stacks], [remote.url, third.url][:n_stacks]
+        async with gate_running(gate_config(near, {"prfaas": far})) as gate:
+            await gate.run_plan(plan(threshold_tokens=threshold))
+            response, _ = await gate.complete(list(range(length)))
+            assert response.headers["X-PrfaaS-Side"] == side
+            assert response.headers["X-PrfaaS-Judged-Tokens"] == str(length)
+
+
+async def test_a_prompt_all_cached_stays_local_even_at_a_threshold_of_zero(
+    local: Upstream, remote: Upstream
+) -> None:
+    """S-36: nothing is left to compute, and remote is for more than t."""
+    async with gate_running(gate_config(local.url, {"prfaas": remote.url})) as gate:
+        await gate.complete(list(range(1024)))
+        await gate.run_plan(plan(threshold_tokens=0))
+        response, _ = await gate.complete(list(range(1024)))
+        assert response.headers["X-PrfaaS-Uncached-Tokens"] == "0"
+        assert response.headers["X-PrfaaS-Side"] == "local"
+        response, _ = await gate.complete(list(range(1025)))
+        assert response.headers["X-PrfaaS-Side"] == "remote"

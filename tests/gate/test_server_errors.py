@@ -42,10 +42,10 @@ async def test_what_a_remote_does_not_serve_local_serves(
         assert "X-Engine" not in response.headers, "nothing of the remote's answer is passed on"
     assert (len(remote.requests), len(local.requests)) == (1, 2), "one 503 is its own word"
     gate = unprobed.gate
-    assert gate.remotes["prfaas"].health.state == "down"
-    assert gate.remotes["prfaas"].health.error == "answered 503"
-    assert len(gate.remotes["prfaas"].index) == 0, "it computed nothing"
-    assert len(gate.local.index) == 2 * N_BLOCKS
+    assert gate.remotes["prfaas"].upstreams[0].health.state == "down"
+    assert gate.remotes["prfaas"].upstreams[0].health.error == "answered 503"
+    assert len(gate.remotes["prfaas"].upstreams[0].index) == 0, "it computed nothing"
+    assert len(gate.local.upstreams[0].index) == 2 * N_BLOCKS
     metrics = await unprobed.metrics()
     assert metrics["prfaas_gate_fallbacks_total"] == 1
     assert metrics['prfaas_gate_errors_total{side="remote"}'] == 1
@@ -57,7 +57,7 @@ async def test_what_a_remote_does_not_serve_local_serves(
 async def test_any_other_server_error_counts_from_the_second_in_a_row(
     unprobed: RunningGate, local: Upstream, remote: Upstream
 ) -> None:
-    health = unprobed.gate.remotes["prfaas"].health
+    health = unprobed.gate.remotes["prfaas"].upstreams[0].health
     for n, (status, state) in enumerate(((500, "up"), (200, "up"), (502, "up"), (500, "down"))):
         remote.status = status
         response, _ = await unprobed.complete(prompt(n))
@@ -74,7 +74,7 @@ async def test_what_a_remote_says_of_the_request_itself_is_passed_on(
         response, _ = await unprobed.complete(prompt(0))
         assert (response.status, response.headers["X-PrfaaS-Side"]) == (status, "remote")
     assert local.requests == []
-    assert unprobed.gate.remotes["prfaas"].health.state == "up"
+    assert unprobed.gate.remotes["prfaas"].upstreams[0].health.state == "up"
 
 
 async def test_if_local_fails_too_its_answer_is_the_answer(
@@ -90,11 +90,11 @@ async def test_if_local_fails_too_its_answer_is_the_answer(
 async def test_a_trial_that_is_answered_with_an_error_costs_nothing_and_closes_again(
     unprobed: RunningGate, local: Upstream, remote: Upstream
 ) -> None:
-    upstream = unprobed.gate.remotes["prfaas"]
+    upstream = unprobed.gate.remotes["prfaas"].upstreams[0]
     for n, status in enumerate((503, 500)):
         remote.status = status
-        upstream.failed("refused", refused=True, now_s=unprobed.gate._now_s())
-        upstream.probe_answered(now_s=unprobed.gate._now_s())
+        upstream.failed("refused", refused=True, now_s=unprobed.gate.now_s())
+        upstream.probe_answered(now_s=unprobed.gate.now_s())
         assert upstream.health.state == "half_open"
         response, _ = await unprobed.complete(prompt(n))
         assert (response.status, upstream.health.state) == (200, "down")
@@ -112,10 +112,10 @@ async def test_a_sick_local_gives_its_short_requests_away(
     response, _ = await unprobed.complete([1])
     assert (response.status, response.headers["X-PrfaaS-Reason"]) == (200, "LocalDown")
     local.status = 200
-    unprobed.gate.local.probe_answered(now_s=unprobed.gate._now_s())
+    unprobed.gate.local.upstreams[0].probe_answered(now_s=unprobed.gate.now_s())
     response, _ = await unprobed.complete([1])
     assert (response.status, response.headers["X-PrfaaS-Side"]) == (200, "local")
-    assert unprobed.gate.local.health.state == "up"
+    assert unprobed.gate.local.upstreams[0].health.state == "up"
 
 
 async def test_a_link_that_goes_down_under_load_fails_no_request(tmp_path: Path) -> None:
@@ -130,7 +130,7 @@ async def test_a_link_that_goes_down_under_load_fails_no_request(tmp_path: Path)
         )
         async with gate_running(config) as gate:
             await gate.run_plan(plan(fleet="small", remote={"far": 1.0}, threshold_tokens=30))
-            far, link = gate.gate.remotes["far"], stack.fleet.links["far->pd"]
+            far, link = gate.gate.remotes["far"].upstreams[0], stack.fleet.links["far->pd"]
 
             async def reason(n: int) -> str:
                 ids = list(range(n * 1_000, n * 1_000 + 40))
@@ -147,5 +147,5 @@ async def test_a_link_that_goes_down_under_load_fails_no_request(tmp_path: Path)
             link.set_capacity(100.0)
             assert await waiting == "Long"
             assert far.health.state == "down", "what was sent before tells nothing of now"
-            far.probe_answered(now_s=gate.gate._now_s())
+            far.probe_answered(now_s=gate.gate.now_s())
             assert (await reason(5), far.health.state) == ("Long", "up")

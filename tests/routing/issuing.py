@@ -9,14 +9,14 @@ from typing import Any
 
 from django.utils import timezone
 
-from routing import commands, fleets, scheduler
+from routing import commands, fleets, scheduler, token_commands
 from routing.models import Fleet, Tick
 
 WHO: dict[str, Any] = {"actor": "ada", "via": "test", "reason": "test"}
 
 
 def token(scope: str = "router", fleet: str = "") -> str:
-    _, secret = commands.issue_token(
+    _, secret = token_commands.issue_token(
         name=scope, scopes=[scope], fleet=fleet, expires_at=None, now=timezone.now(), **WHO
     )
     return secret

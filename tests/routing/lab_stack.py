@@ -56,7 +56,8 @@ class Ports(AsyncExitStack):
 
 
 class LabStack:
-    """`controls` are the two control URLs, `engines` the PD cluster's by the end of their id."""
+    """`controls` are the two control URLs, `engines` the PD cluster's by the end of their id;
+    `local` is where the first stack serves."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, closing: Ports) -> None:
         self._loop, self._closing = loop, closing
@@ -65,7 +66,7 @@ class LabStack:
         self.listings: tuple[Listing, Listing]
         self._asked: list[asyncio.Task[int]] = []
 
-    async def open(self, folder: Path) -> None:
+    async def open(self, folder: Path, instances: int) -> None:
         speeds = {
             "prefill_s": 0.05,
             "slow_prefill_s": 0.1,
@@ -74,6 +75,7 @@ class LabStack:
             "rtt_ms": 1.0,
         }
         text = SCENARIO.format(**speeds).replace("batch = 2", "batch = 8")
+        text = text.replace("instances = 4", f"instances = {instances}")
         (folder / "scenario.toml").write_text(dedent(text))
         path = folder / "stack.toml"
         path.write_text(f'scenario = "scenario.toml"\nblock_tokens = {BLOCK_TOKENS}\nlayers = 10\n')
@@ -101,6 +103,23 @@ class LabStack:
             return function()
 
         return asyncio.run_coroutine_threadsafe(run(), self._loop).result(20)
+
+    def serve(self, app: web.Application) -> str:
+        """One more port on the lab's loop; its URL."""
+        opening = open_port(app, "127.0.0.1", 0, self._closing)
+        return asyncio.run_coroutine_threadsafe(opening, self._loop).result(20)
+
+    def url(self, name: str) -> str:
+        """Of the engine by that name."""
+        return self._urls[f"{FLEET}/pd/{name}"]
+
+    def routers(self) -> list[dict[str, Any]]:
+        """Both stacks as a scenario names them; the first can be sent a request."""
+        first, second = self.controls
+        return [
+            {"kind": "stack", "url": first, "serves_at": self.local},
+            {"kind": "stack", "url": second},
+        ]
 
     def kill(self, name: str) -> None:
         """The engine by that name answers nobody from now on."""
@@ -165,15 +184,15 @@ class LabStack:
 
 
 @contextmanager
-def lab_stack(folder: Path) -> Iterator[LabStack]:
-    """2 prefill (slow-1, slow-2) and 2 decode instances (slow-3, slow-4), of 8 slots each."""
+def lab_stack(folder: Path, *, instances: int = 4) -> Iterator[LabStack]:
+    """2 prefill (slow-1, slow-2), the others (slow-3, slow-4, ...) decode, of 8 slots each."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
     closing = Ports()
     try:
         stack = LabStack(loop, closing)
-        asyncio.run_coroutine_threadsafe(stack.open(folder), loop).result(20)
+        asyncio.run_coroutine_threadsafe(stack.open(folder, instances), loop).result(20)
         yield stack
     finally:
         asyncio.run_coroutine_threadsafe(closing.aclose(), loop).result(20)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from routing import delivery, rebalance, rebalance_driver
+from routing import delivery, rebalance, rebalance_driver, role_commands
 from routing.models import Action, Decision, Fleet, Rebalance, RoleMove
 from tests.routing.cases import after
 
@@ -68,6 +68,18 @@ def drive(row: Rebalance, at_s: float) -> Rebalance:
     return row
 
 
+def cancel(row: Rebalance, at_s: float) -> None:
+    """A person asks for the old roles back."""
+    role_commands.cancel_rebalance(
+        fleet=row.fleet_id,
+        rebalance_id=row.pk,
+        actor="ada",
+        via="test",
+        reason="",
+        now=after(at_s),
+    )
+
+
 def finish(row: Rebalance, at_s: float, *, runs: int = 20) -> Rebalance:
     """Run it each second until it has ended."""
     for i in range(runs):
@@ -86,6 +98,11 @@ def walk(row: Rebalance, at_s: float, until: Callable[[], bool]) -> float:
     raise AssertionError(f"it never held: {row.state}, {row.waiting_for}")
 
 
+def to_step(row: Rebalance, step: str) -> float:
+    """Walk it until a move is in that step; the second it then is."""
+    return walk(row, 1.0, lambda: row.moves.filter(step=step).exists())
+
+
 def move_of(row: Rebalance) -> RoleMove:
     """The newest move that has begun."""
     found = row.moves.exclude(step="planned").order_by("-seq").first()
@@ -93,10 +110,14 @@ def move_of(row: Rebalance) -> RoleMove:
     return found
 
 
-def steps_of(row: Rebalance) -> list[str]:
-    """The steps its audit rows tell of, in order."""
+def steps_of(row: Rebalance, name: str | None = None) -> list[str]:
+    """The steps its audit rows tell of, in order; of one instance, if one is named."""
     rows = Action.objects.filter(verb="rebalance.step", target=f"rebalance {row.pk} of pd")
-    return [action.after["step"] for action in rows.order_by("id")]
+    return [
+        action.after["step"]
+        for action in rows.order_by("id")
+        if name is None or action.after["instance"].endswith(f"/{name}")
+    ]
 
 
 def verbs_of(row: Rebalance) -> list[str]:

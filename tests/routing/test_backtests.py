@@ -145,7 +145,7 @@ class TestTraces:
                 mooncake(2) + b'{"timestamp": 9000, "input_length": -3}\n',
                 "jsonl:3: input_length = -3",
             ),
-            (gzip.compress(b"a,b\n1,2\n"), "columns"),
+            (gzip.compress(b"a,b\n1,2\n", mtime=0), "columns"),
             (b"\x1f\x8bnot gzip", "Error"),
         ],
     )

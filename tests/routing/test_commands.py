@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from routing import commands, knobs
+from routing import commands, knobs, token_commands
 from routing.core.types import Params
 from routing.models import Action, Fleet, Hold, Policy
 from telemetry.models import ApiToken
@@ -38,7 +38,7 @@ def set_policy(**changes: Any) -> Policy:
 
 
 def a_token() -> ApiToken:
-    token, _ = commands.issue_token(
+    token, _ = token_commands.issue_token(
         name="agent", scopes=["ingest"], fleet="", expires_at=None, **WHO
     )
     return token
@@ -80,7 +80,7 @@ def test_ending_something_leaves_one_audit_row_with_what_it_was() -> None:
     hold, token = place(), a_token()
     for verb, change in (
         ("hold.release", lambda: commands.release_hold(hold_id=hold.pk, **WHO)),
-        ("token.revoke", lambda: commands.revoke_token(token_id=token.pk, **WHO)),
+        ("token.revoke", lambda: token_commands.revoke_token(token_id=token.pk, **WHO)),
     ):
         before = Action.objects.count()
         change()
@@ -135,18 +135,20 @@ REFUSALS: list[tuple[str, Callable[[], Any]]] = [
     ("expires_at", lambda: place(expires_at=NOW + datetime.timedelta(days=7, seconds=1))),
     ("reason", lambda: commands.raise_epoch(fleet="f1", **{**WHO, "reason": ""})),
     ("hold", lambda: commands.release_hold(hold_id=0, **WHO)),
-    ("token", lambda: commands.revoke_token(token_id=0, **WHO)),
+    ("token", lambda: token_commands.revoke_token(token_id=0, **WHO)),
     (
         "scopes",
-        lambda: commands.issue_token(name="x", scopes=[], fleet="", expires_at=None, **WHO),
+        lambda: token_commands.issue_token(name="x", scopes=[], fleet="", expires_at=None, **WHO),
     ),
     (
         "scopes",
-        lambda: commands.issue_token(name="x", scopes=["root"], fleet="", expires_at=None, **WHO),
+        lambda: token_commands.issue_token(
+            name="x", scopes=["root"], fleet="", expires_at=None, **WHO
+        ),
     ),
     (
         "fleet",
-        lambda: commands.issue_token(
+        lambda: token_commands.issue_token(
             name="x", scopes=["read"], fleet="nobody", expires_at=None, **WHO
         ),
     ),
@@ -241,6 +243,6 @@ def test_an_expired_hold_is_closed_once_by_the_system() -> None:
 
 def test_a_revoked_token_cannot_be_revoked_again() -> None:
     token = a_token()
-    commands.revoke_token(token_id=token.pk, **WHO)
+    token_commands.revoke_token(token_id=token.pk, **WHO)
     with pytest.raises(commands.Refused, match="already revoked"):
-        commands.revoke_token(token_id=token.pk, **WHO)
+        token_commands.revoke_token(token_id=token.pk, **WHO)

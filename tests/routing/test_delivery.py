@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from routing import commands, delivery, fleets, scheduler
+from routing import commands, delivery, fleets, router_states, scheduler
 from routing.models import Action, Decision, Delivery, Fleet, RouterState
 from tests.routing.cases import NOW, Gate, after, feed, make_fleet
 
@@ -125,6 +125,20 @@ def test_applied_means_every_gate(fleet: Fleet) -> None:
     assert delivery.summaries([decision])[decision.pk]["state"] == "applied"
 
 
+def test_of_many_routers_a_list_shows_those_first_that_do_not_run_it(fleet: Fleet) -> None:
+    names = [f"f1/pd/gw-{n}" for n in range(1, 6)]
+    for router in names:
+        ack(fleet, None, at=NOW, router=router)
+    decision = first(fleet)
+    for router in names[:4]:
+        ack(fleet, (1, 1), at=after(1), router=router)
+    counted = {"state": "sent", "n_applied": 4, "n_routers": 5}
+    assert delivery.counts([decision])[decision.pk] == counted
+    found = delivery.summaries([decision], most_routers=2)[decision.pk]
+    assert [row["router"] for row in found.pop("routers")] == [names[4], names[0]]
+    assert found == counted
+
+
 def test_a_heartbeat_does_not_apply_twice(fleet: Fleet) -> None:
     first(fleet)
     ack(fleet, (1, 1), at=after(1))
@@ -186,7 +200,7 @@ def test_an_ack_that_cannot_be_meant_names_its_field(
 
 
 def findings(fleet: Fleet, *, at: datetime.datetime) -> list[str]:
-    return [text for row in delivery.routers(fleet, at) for text in row["findings"]]
+    return [text for row in router_states.routers(fleet, at) for text in row["findings"]]
 
 
 def test_a_router_that_runs_the_plan_is_not_remarked_upon(fleet: Fleet) -> None:
@@ -229,14 +243,14 @@ def test_the_scraped_version_is_a_second_witness(fleet: Fleet) -> None:
 
 def test_a_gate_that_only_reports_telemetry_is_listed(fleet: Fleet) -> None:
     feed([Gate().sample(NOW.timestamp())])
-    [row] = delivery.routers(fleet, after(1))
+    [row] = router_states.routers(fleet, after(1))
     assert row["state"] == "never_acked"
     assert "never asked this console" in row["findings"][0]
 
 
 def test_a_router_of_another_make_takes_no_plan_and_is_not_asked_for_one(fleet: Fleet) -> None:
     feed([Gate("f1/pd/epp", kind="llm-d").sample(NOW.timestamp())])
-    assert delivery.routers(fleet, after(1)) == []
+    assert router_states.routers(fleet, after(1)) == []
 
 
 def test_what_postgresql_cannot_store_does_not_end_an_ack(fleet: Fleet) -> None:

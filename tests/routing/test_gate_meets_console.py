@@ -14,7 +14,7 @@ import pytest
 from django.utils import timezone
 
 from console.embedded import die_with_parent
-from routing import commands, delivery, fleets
+from routing import commands, delivery, fleets, router_states
 from routing.models import Decision, Fleet, RouterState
 from tests.routing.issuing import WHO, issue, run_tick, token, wait_for
 from tests.servers import ROOT, Server
@@ -70,7 +70,7 @@ def test_after_a_restore_from_backup_a_raised_epoch_takes_the_gate_over(
     issue(fleet, 6_000)
     wait_for(lambda: state(fleet) == "applied")
     fleets.newest_adopted(fleet).delete()  # the backup was older than the newest plan
-    [row] = delivery.routers(fleet, timezone.now())
+    [row] = router_states.routers(fleet, timezone.now())
     assert any("restored from a backup" in finding for finding in row["findings"])
     commands.raise_epoch(fleet=fleet.pk, now=timezone.now(), **WHO)
     fleet.refresh_from_db()

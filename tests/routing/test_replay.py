@@ -18,6 +18,7 @@ from django.utils import timezone
 from routing import commands, scheduler
 from routing.models import Action, Fleet, Hold, Tick
 from routing.replay import MOST_DIFFERENCES, replay, verify
+from tests.rewriting import rewriting_audit
 from tests.routing.cases import after, make_fleet, scenario
 from tests.routing.test_scheduler import WHO, hold, run_with_traffic, tick
 
@@ -29,7 +30,8 @@ def lived(until_s: float = 60.0, mode: str = "active") -> Fleet:
     """A minute of a fleet whose t is far from right: it is raised step by step."""
     fleet = make_fleet(mode=mode)
     run_with_traffic(until_s)
-    Action.objects.update(at=after(-5.0))  # the audit keeps the real clock
+    with rewriting_audit():
+        Action.objects.update(at=after(-5.0))  # the audit keeps the real clock
     return _read(fleet)
 
 
@@ -43,7 +45,8 @@ def set_knobs(at_s: float, **knobs: Any) -> None:
     commands.set_policy(
         fleet="f1", changes={"knobs": knobs}, if_version=policy.version, now=after(at_s), **WHO
     )
-    Action.objects.filter(pk=Action.objects.latest("id").pk).update(at=after(at_s))
+    with rewriting_audit():
+        Action.objects.filter(pk=Action.objects.latest("id").pk).update(at=after(at_s))
 
 
 def command(*words: str, **more: Any) -> str:
@@ -69,7 +72,8 @@ def test_live_tick_and_replay_give_the_same_verdict() -> None:
 def test_what_people_wanted_then_is_what_counts_not_what_they_want_now() -> None:
     fleet = make_fleet()
     run_with_traffic(20.0)
-    Action.objects.update(at=after(-5.0))
+    with rewriting_audit():
+        Action.objects.update(at=after(-5.0))
     set_knobs(21.0, t_max_step_factor=1.2, min_requests=300)
     tick(22.0)
     hold(9_000, at_s=23.0, until_s=27.0)
@@ -82,19 +86,22 @@ def test_what_people_wanted_then_is_what_counts_not_what_they_want_now() -> None
     assert "Held" in set(Tick.objects.values_list("reason", flat=True))
     assert (found.n_equal, found.differences) == (15, ())
     # And it would not be so, had the past been forgotten.
-    Action.objects.filter(verb="policy.change").delete()
+    with rewriting_audit():
+        Action.objects.filter(verb="policy.change").delete()
     assert verify(_read(fleet), SINCE, UNTIL).n_different > 0
 
 
 def test_the_scenario_of_then() -> None:
     fleet = make_fleet()
     run_with_traffic(20.0)
-    Action.objects.update(at=after(-5.0))
+    with rewriting_audit():
+        Action.objects.update(at=after(-5.0))
     document = scenario()
     document["links"][0]["gbps"] = 8.0
     document["profiles"]["h20"]["prefill"][0][1] = 3.0
     commands.create_fleet(scenario=document, now=after(21.0), **WHO)
-    Action.objects.filter(verb="fleet.update").update(at=after(21.0))
+    with rewriting_audit():
+        Action.objects.filter(verb="fleet.update").update(at=after(21.0))
     tick(22.0)
     found = verify(_read(fleet), SINCE, UNTIL)
     assert (found.n_equal, found.differences) == (11, ())

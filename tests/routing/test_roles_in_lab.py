@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,17 +19,11 @@ from tests.routing.cases import (
     scenario,
     steady,
 )
-from tests.routing.lab_stack import FLEET, LabStack, fleet_of, lab_stack
+from tests.routing.lab_stack import FLEET, LabStack, fleet_of
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 EVERY_S = 10.0
-
-
-@pytest.fixture
-def lab(tmp_path: Path) -> Iterator[LabStack]:
-    with lab_stack(tmp_path) as stack:
-        yield stack
 
 
 def requests(until_s: float, *, rate_rps: float = 2.5) -> None:

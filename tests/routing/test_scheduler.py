@@ -186,7 +186,10 @@ def test_a_hold_is_adopted_by_the_next_tick_and_kept() -> None:
     assert found.verdict["plan"]["clusters"]["pd"]["threshold_tokens"] == 9_000
     for at_s in range(4, 60, 2):
         tick(float(at_s))
-    assert Decision.objects.count() == 2, "nothing else happens while it holds"
+    pushed = Decision.objects.filter(version__isnull=False)
+    assert pushed.count() == 2, "nothing else is pushed while it holds"
+    advised = Decision.objects.filter(kind="advised")
+    assert [row.message.startswith("Were nothing held: ") for row in advised] == [True]
 
 
 @pytest.mark.django_db

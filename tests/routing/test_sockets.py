@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import time
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import redis
 from django.conf import settings
+from django.db import connection
 from django.utils import timezone
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
-from routing import announce, commands, delivery
+from routing import announce, delivery, router_commands, token_commands
 from routing.models import Delivery, Fleet, RouterState
 from tests.routing.issuing import WHO, issue, token, wait_for
 from tests.servers import Server
@@ -28,6 +32,19 @@ def dial(web: Server, secret: str | None, fleet: str, **headers: str) -> ClientC
 
 def receive(socket: ClientConnection) -> dict[str, Any]:
     return json.loads(socket.recv(timeout=10))
+
+
+@contextlib.contextmanager
+def tables_away(*names: str) -> Iterator[None]:
+    """Whoever asks for them gets a database error, as when the database is away."""
+    with connection.cursor() as cursor:
+        for name in names:
+            cursor.execute(f"ALTER TABLE {name} RENAME TO {name}_away")
+        try:
+            yield
+        finally:
+            for name in names:
+                cursor.execute(f"ALTER TABLE {name}_away RENAME TO {name}")
 
 
 def say(socket: ClientConnection, fleet: Fleet, **values: Any) -> None:
@@ -107,15 +124,31 @@ def test_a_foreign_page_gets_no_plans_even_with_a_token(web: Server, fleet: Flee
 
 
 def test_a_revoked_token_loses_its_socket(hasty_web: Server, fleet: Fleet) -> None:
-    row, secret = commands.issue_token(
+    row, secret = token_commands.issue_token(
         name="gw", scopes=["router"], fleet="", expires_at=None, now=timezone.now(), **WHO
     )
     with dial(hasty_web, secret, fleet.pk) as socket:
-        commands.revoke_token(token_id=row.pk, now=timezone.now(), **WHO)
+        token_commands.revoke_token(token_id=row.pk, now=timezone.now(), **WHO)
         with pytest.raises(ConnectionClosed) as closed:
             socket.recv(timeout=10)
     assert closed.value.rcvd is not None
     assert closed.value.rcvd.code == POLICY_VIOLATION
+
+
+def test_a_database_that_is_away_costs_no_socket(hasty_web: Server, fleet: Fleet) -> None:
+    issue(fleet, 5_000)
+    secret = token()
+    with dial(hasty_web, secret, fleet.pk) as socket:
+        version = receive(socket)["version"]
+        with tables_away("telemetry_apitoken", "routing_routerstate"):
+            for _ in range(4):  # over several looks at the token
+                say(socket, fleet, epoch=1, version_running=version, state="running")
+                time.sleep(0.15)
+            with pytest.raises(InvalidStatus):
+                dial(hasty_web, secret, fleet.pk)
+        assert not RouterState.objects.filter(fleet=fleet).exists()
+        say(socket, fleet, epoch=1, version_running=version, state="running")
+        wait_for(RouterState.objects.filter(fleet=fleet).exists)
 
 
 def test_a_router_that_says_nothing_is_let_go(hasty_web: Server, fleet: Fleet) -> None:
@@ -164,3 +197,21 @@ def test_what_happens_is_announced_as_json_on_one_channel(fleet: Fleet) -> None:
     mine = [said for said in heard if said["fleet"] == fleet.pk]
     assert [said["type"] for said in mine] == ["policy", "tick", "decision", "plan"]
     assert mine[-1]["plan"] == delivery.newest_document(fleet)
+
+
+def test_an_override_on_the_gate_is_recorded_and_ended_by_its_id(web: Server, fleet: Fleet) -> None:
+    override = {
+        **{"id": "ov-1", "mode": "threshold", "threshold_tokens": 9000, "by": "grace"},
+        **{"reason": "link", "since_s": 1.0, "until_s": 2.0e9},
+    }
+    row = RouterState.objects.filter(fleet=fleet)
+    with dial(web, token(), fleet.pk) as socket:
+        say(socket, fleet, epoch=None, version_running=None, state="overridden", override=override)
+        wait_for(lambda: row.filter(state="overridden", override__id="ov-1").exists())
+        router_commands.release_gate(router=f"{fleet.pk}/pd/gw-1", now=timezone.now(), **WHO)
+        say(socket, fleet, epoch=None, version_running=None, state="overridden", override=override)
+        assert receive(socket) == {"type": "release_override", "id": "ov-1"}
+        say(socket, fleet, epoch=None, version_running=None, state="no_plan")
+        wait_for(lambda: row.filter(override__isnull=True, release="", state="no_plan").exists())
+        say(socket, fleet, state="overridden", override={**override, "mode": "sometimes"})
+        assert "mode" in receive(socket)["error"]

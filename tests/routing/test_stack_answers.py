@@ -12,7 +12,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from routing import workers
+from routing.adapters import engines, http
+from routing.adapters.registry import surface_of
+from routing.adapters.surface import Refused, Surface, SurfaceError, Unheeded
 
 WORKER: dict[str, Any] = {
     "id": "f1/pd/h20-1",
@@ -88,22 +90,33 @@ def peer() -> Iterator[Peer]:
     running.stop()
 
 
-def test_a_listing_is_read_by_id(peer: Peer) -> None:
+def stack(peer: Peer) -> Surface:
+    return surface_of("stack", {"url": peer.url})
+
+
+def drains(peer: Peer) -> None:
+    """Have it renew the drain of the worker that it lists."""
+    stack(peer).hold(WORKER["url"])
+
+
+def test_a_listing_is_read_by_url(peer: Peer) -> None:
     peer.says({"workers": [WORKER], "more": "is nobody's business"})
-    [(id, worker)] = workers.listing(peer.url).items()
-    assert (id, worker.worker_type, worker.requests) == ("f1/pd/h20-1", "prefill", 3)
+    [(url, worker)] = stack(peer).read().workers.items()
+    assert (url, worker.key) == (WORKER["url"], "f1/pd/h20-1")
+    assert (worker.role, worker.status, worker.requests) == ("prefill", "ready", 3)
     assert peer.asked == [("GET", "/workers", None)]
 
 
 def test_a_change_names_the_worker_by_the_end_of_its_id(peer: Peer) -> None:
-    peer.says({**WORKER, "id": "f1/pd/a b", "status": "draining"})
-    workers.put(peer.url, "f1/pd/a b", {"status": "draining", "lease_s": 30.0})
-    assert peer.asked == [("PUT", "/workers/a%20b", {"status": "draining", "lease_s": 30.0})]
+    worker = {**WORKER, "id": "f1/pd/a b", "status": "draining"}
+    peer.says({"workers": [worker], **worker})
+    drains(peer)
+    assert peer.asked[1:] == [("PUT", "/workers/a%20b", {"status": "draining", "lease_s": 30.0})]
 
 
 def test_what_an_engine_has_to_do_is_what_runs_and_what_waits(peer: Peer) -> None:
     peer.says(LOAD)
-    assert workers.load(f"{peer.url}/").requests == 3
+    assert engines.look(peer.url, "engine").requests == 3
     assert peer.asked == [("GET", "/v1/loads", None)]
 
 
@@ -123,8 +136,8 @@ def test_what_an_engine_has_to_do_is_what_runs_and_what_waits(peer: Peer) -> Non
 )
 def test_a_wrong_field_is_named(peer: Peer, document: Any, named: str) -> None:
     peer.says(document)
-    with pytest.raises(workers.WorkersError) as caught:
-        workers.listing(peer.url)
+    with pytest.raises(SurfaceError) as caught:
+        stack(peer).read()
     assert str(caught.value).startswith(f"{peer.url}/workers: ")
     assert named in str(caught.value).replace("$.", "")
 
@@ -133,46 +146,45 @@ def test_a_wrong_field_is_named(peer: Peer, document: Any, named: str) -> None:
 @pytest.mark.parametrize("status", [200, 500])
 def test_what_is_no_json_is_no_answer(peer: Peer, body: bytes, status: int) -> None:
     peer.status, peer.body = status, body
-    with pytest.raises(workers.WorkersError, match=f"{peer.url}/v1/loads: answers") as caught:
-        workers.load(peer.url)
-    assert not isinstance(caught.value, workers.Refusal)
+    with pytest.raises(SurfaceError, match=f"{peer.url}/v1/loads: answers") as caught:
+        engines.look(peer.url, "engine")
+    assert not isinstance(caught.value, Refused)
     assert len(str(caught.value)) < 400
 
 
 @pytest.mark.parametrize("status", [400, 404, 409, 422])
 def test_a_refusal_keeps_the_words_of_who_refuses(peer: Peer, status: int) -> None:
     peer.says({"error": "it is the last one"}, status)
-    with pytest.raises(workers.Refusal, match="it is the last one") as caught:
-        workers.put(peer.url, "f1/pd/h20-1", {"status": "ready"})
-    assert caught.value.status == status
+    with pytest.raises(Refused, match=f"answers {status}: it is the last one"):
+        stack(peer).read()
 
 
 def test_a_yes_that_shows_something_else_is_no_yes(peer: Peer) -> None:
-    peer.says(WORKER)
-    with pytest.raises(workers.WorkersError, match="answers 200 with status ready, not draining"):
-        workers.put(peer.url, "f1/pd/h20-1", {"status": "draining", "lease_s": 1.0})
+    peer.says({"workers": [{**WORKER, "status": "draining"}], **WORKER})
+    with pytest.raises(Unheeded, match="answers 200 with status ready, not draining"):
+        drains(peer)
     peer.says({**SWITCHED, "success": False, "message": "no memory"})
-    with pytest.raises(workers.WorkersError, match="success False, new_role prefill: no memory"):
-        workers.switch(peer.url, "prefill")
+    with pytest.raises(SurfaceError, match="success False, new_role prefill: no memory"):
+        engines.switch(peer.url, "prefill")
 
 
 def test_an_engine_that_says_it_switched_is_asked_again(peer: Peer) -> None:
     peer.says({**SWITCHED, **LOAD})
-    with pytest.raises(workers.WorkersError, match="switched to prefill, and still is decode"):
-        workers.switch(peer.url, "prefill")
+    with pytest.raises(SurfaceError, match="switched to prefill, and still is decode"):
+        engines.switch(peer.url, "prefill")
 
 
 def test_no_redirect_is_followed(peer: Peer) -> None:
     peer.status, peer.headers = 302, {"Location": f"{peer.url}/elsewhere"}
-    with pytest.raises(workers.WorkersError, match="answers 302"):
-        workers.listing(peer.url)
+    with pytest.raises(SurfaceError, match="answers 302"):
+        stack(peer).read()
     assert [path for _, path, _ in peer.asked] == ["/workers"]
 
 
 def test_no_answer_is_read_beyond_its_bound(peer: Peer) -> None:
-    peer.body = b" " * (workers.MAX_ANSWER_BYTES + 1)
-    with pytest.raises(workers.WorkersError, match="more than 1000000 bytes"):
-        workers.load(peer.url)
+    peer.body = b" " * (http.MAX_ANSWER_BYTES + 1)
+    with pytest.raises(SurfaceError, match="more than 1000000 bytes"):
+        engines.look(peer.url, "engine")
 
 
 @pytest.mark.parametrize("status", [200, 500])
@@ -181,34 +193,34 @@ def test_who_drips_is_not_listened_to_for_ever(
     peer: Peer, monkeypatch: pytest.MonkeyPatch, drips_head: bool, status: int
 ) -> None:
     """One time for the whole answer, however alive each single byte of it looks."""
-    monkeypatch.setattr(workers, "TIMEOUT_S", 0.1)
+    monkeypatch.setattr(http, "TIMEOUT_S", 0.1)
     peer.says(LOAD, status)
     peer.headers = {"X-Slow": "z" * 300}
     peer.drip_s, peer.drips_head = 0.02, drips_head
-    with pytest.raises(workers.WorkersError) as caught:
-        workers.load(peer.url)
+    with pytest.raises(SurfaceError) as caught:
+        engines.look(peer.url, "engine")
     said = "needs more than 0.1 s" if drips_head or status == 200 else "answers 500"
     assert said in str(caught.value)
     assert peer.n_dripped < 60, "of some 300 bytes: it hung up while they came"
 
 
-@pytest.mark.parametrize("body", [b" " * (workers.MAX_ANSWER_BYTES + 1), b"\xff"])
+@pytest.mark.parametrize("body", [b" " * (http.MAX_ANSWER_BYTES + 1), b"\xff"])
 def test_who_refuses_at_length_refuses(peer: Peer, body: bytes) -> None:
     peer.status, peer.body = 409, body
-    with pytest.raises(workers.Refusal, match="answers 409: "):
-        workers.put(peer.url, "f1/pd/h20-1", {"status": "ready"})
+    with pytest.raises(Refused, match="answers 409: "):
+        stack(peer).read()
 
 
 @pytest.mark.parametrize(
     ("ask", "why"),
     [
-        (lambda: workers.load("file:///etc/passwd"), "must begin with http"),
-        (lambda: workers.load("ftp://127.0.0.1/x"), "must begin with http"),
-        (lambda: workers.load("http://127.0.0.1:1"), "does not answer"),
-        (lambda: workers.load("http://127.0.0.1:nonsense"), "does not answer"),
-        (lambda: workers.listing("http://host name"), "does not answer"),
+        (lambda: engines.look("file:///etc/passwd", "engine"), "must begin with http"),
+        (lambda: engines.look("ftp://127.0.0.1/x", "engine"), "must begin with http"),
+        (lambda: engines.look("http://127.0.0.1:1", "engine"), "does not answer"),
+        (lambda: engines.look("http://127.0.0.1:nonsense", "engine"), "does not answer"),
+        (lambda: engines.look("http://host name", "engine"), "does not answer"),
     ],
 )
 def test_where_nobody_can_answer_the_url_is_named(ask: Callable[[], object], why: str) -> None:
-    with pytest.raises(workers.WorkersError, match=why):
+    with pytest.raises(SurfaceError, match=why):
         ask()

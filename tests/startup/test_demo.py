@@ -47,11 +47,11 @@ def test_one_cluster_keeps_its_names(tmp_path: Path) -> None:
     [prfaas, pd] = scenario.clusters
     assert (pd.start.n_prefill, pd.start.threshold_tokens) == (6, 4000)  # type: ignore[union-attr]
     admin = demo.places(tmp_path)["admin"]
-    assert (pd.control_urls, prfaas.control_urls) == ((f"{admin}/clusters/pd",), ())
+    assert ([r.url for r in pd.routers], prfaas.routers) == ([f"{admin}/clusters/pd"], ())
     assert [link.id for link in scenario.links] == ["prfaas->pd"]
 
     stack, gate = load_stack(folder / "stack.toml"), load_gate(folder / "gw-1.toml")
-    assert stack.linear_state == gate.upstreams.local.linear_state == "exact"
+    assert stack.linear_state == gate.upstreams.local[0].linear_state == "exact"
     agent = load_agent(folder / "agent-pd.toml")
     assert [i.role for i in agent.instances] == ["prefill"] * 6 + ["decode"] * 2
     assert all(i.role_url == i.url.replace("/metrics", "/v1/loads") for i in agent.instances)
@@ -87,8 +87,8 @@ def test_two_clusters_share_one_prfaas_cluster(tmp_path: Path) -> None:
     for name in ("gw-a-1", "gw-a-2", "gw-b-1", "gw-b-2"):
         gate, suffix = load_gate(folder / f"{name}.toml"), name[2:4]
         assert gate.router == f"prfaas-1t/pd{suffix}/{name}"
-        assert gate.upstreams.local.url == ports[f"local{suffix}"]
-        assert gate.upstreams.remote["prfaas"].url == ports[f"remote{suffix}"]
+        assert gate.upstreams.local[0].url == ports[f"local{suffix}"]
+        assert gate.upstreams.remote["prfaas"][0].url == ports[f"remote{suffix}"]
     configs = loads(folder)
     assert [config.cluster for config in configs] == ["pd-a", "pd-b"]
     assert sum(source_of(config).rate_rps for config in configs) == 3.6  # type: ignore[union-attr]

@@ -18,8 +18,8 @@ def test_gates_hear_where_engines_publish(tmp_path: Path) -> None:
     for cluster in ("pd-a", "pd-b"):
         upstreams = load_gate(folder / f"gw{cluster.removeprefix('pd')}-1.toml").upstreams
         for upstream, place in (
-            (upstreams.local, cluster),
-            (upstreams.remote["prfaas"], "prfaas"),
+            (upstreams.local[0], cluster),
+            (upstreams.remote["prfaas"][0], "prfaas"),
         ):
             assert sorted(upstream.kv_events) == sorted(
                 f"tcp://127.0.0.1:{port}"
@@ -32,4 +32,4 @@ def test_off_nobody_publishes_and_nobody_listens(tmp_path: Path) -> None:
     folder, _, _ = written(tmp_path)
     assert not load_stack(folder / "stack.toml").kv_events
     upstreams = load_gate(folder / "gw-1.toml").upstreams
-    assert upstreams.local.kv_events == upstreams.remote["prfaas"].kv_events == ()
+    assert upstreams.local[0].kv_events == upstreams.remote["prfaas"][0].kv_events == ()

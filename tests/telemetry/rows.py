@@ -9,8 +9,9 @@ from typing import Any
 from django.db import connection
 
 from telemetry import bodies, layouts, wire
+from telemetry.arrivals import Arrival
 from telemetry.ingest import database_connect
-from telemetry.landing import Arrival, Landing, Outcome
+from telemetry.landing import Landing, Outcome
 
 TABLES = (
     "telemetry_batch",
@@ -83,4 +84,4 @@ def commit(*batches: wire.Batch, received_s: float) -> list[Outcome]:
 
 def arrivals(batches: Iterable[wire.Batch], received_s: float) -> list[Arrival]:
     """Batches as the ingest hands them on."""
-    return [Arrival(b, bodies.pack(wire.encode(b)), received_s) for b in batches]
+    return [Arrival.of(b, received_s=received_s) for b in batches]

@@ -13,9 +13,10 @@ import redis.asyncio
 from django.conf import settings
 
 from telemetry import publish, wire
+from telemetry.arrivals import Arrival
 from telemetry.flusher import Flusher, Rejected, Unavailable
 from telemetry.ingest import database_connect
-from telemetry.landing import Arrival, Outcome
+from telemetry.landing import Outcome
 from telemetry.publish import Publisher
 from tests.telemetry.batches import batch, instance, link, unique
 from tests.telemetry.rows import arrivals, n_samples, sql

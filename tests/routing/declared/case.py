@@ -1,0 +1,69 @@
+"""A site with one of each kind that a document declares."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.db import connection
+
+from routing import commands
+from routing.alerts import receivers, rules
+from routing.declared.apply import Applied, apply, dry_run
+from routing.jobs import jobs
+from routing.models import Fleet, Policy
+from tests.routing.cases import NOW, make_fleet
+from tests.routing.jobs.case import MORNING
+
+BY: dict[str, Any] = {"actor": "ada", "via": "test", "reason": "because"}
+RULE: dict[str, Any] = {
+    "name": "waiting",
+    "signal": "instance.requests_waiting",
+    "is": "above",
+    "threshold": 50,
+    "for_s": 120,
+    "fleet": "f1",
+    "receivers": ["ops"],
+    "summary": "Ünïcode — no: on, 08:00",
+}
+
+
+def site() -> Fleet:
+    """Fleets f1 and f2, knobs, a receiver, a job and a rule that is off."""
+    fleet = make_fleet("f1")
+    make_fleet("f2", mode="advisory")
+    policy = Policy.objects.get(fleet="f1")
+    commands.set_policy(
+        fleet="f1",
+        changes={"knobs": {"t_dwell_s": 30, "objective": "min_remote"}},
+        if_version=policy.version,
+        now=NOW,
+        **BY,
+    )
+    receivers.put(
+        name="ops",
+        kind="email",
+        target="ops@example.org",
+        if_version=None,
+        now=NOW,
+        **BY,
+    )
+    jobs.put(document=MORNING, if_version=None, now=NOW, **BY)
+    rules.put(document=RULE, enabled=False, if_version=None, now=NOW, **BY)
+    return fleet
+
+
+def wipe() -> None:
+    """Everything that a document declares, gone as if it had never been."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "DELETE FROM routing_policy; DELETE FROM routing_fleet; DELETE FROM jobs_job;"
+            " DELETE FROM alerts_alertrule; DELETE FROM alerts_receiver"
+        )
+
+
+def applied(document: dict[str, Any], **options: Any) -> Applied:
+    return apply(document=document, now=NOW, **options, **BY)
+
+
+def tried(document: dict[str, Any], **options: Any) -> Applied:
+    return dry_run(document=document, actor="ada", via="test", now=NOW, **options)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -197,6 +198,18 @@ def tab(browser: Browser, server: servers.Server, fleet: Fleet) -> Iterator[Open
     for context in opened:
         context.close()
     servers.settle()
+
+
+def until(page: Page, expression: str, value: object = True) -> None:
+    """Wait for a script expression to be `value`.
+
+    Playwright's own wait evaluates text inside the page at every look but its first, which the
+    pages' policy forbids; here each look is one evaluation from outside.
+    """
+    deadline_s = time.monotonic() + PATIENCE_MS / 1000
+    while (found := page.evaluate(expression)) != value:
+        assert time.monotonic() < deadline_s, (expression, found)
+        page.wait_for_timeout(50)
 
 
 def session(role: str, server: servers.Server) -> Any:

@@ -16,7 +16,7 @@ from playwright.sync_api import CDPSession, Download, Page, expect
 from console.csv_cells import neutral
 from routing.models import Fleet
 from tests import servers
-from tests.browser.conftest import Open
+from tests.browser.conftest import Open, until
 from tests.browser.traffic import Traffic
 
 CELLS = [
@@ -183,14 +183,14 @@ def test_the_crosshair_runs_through_all_charts_and_a_zoom_zooms_all(
     page.mouse.down()
     page.mouse.move(plot["x"] + 200, y, steps=3)
     page.mouse.up()
-    page.wait_for_function("location.search.includes('from=')")
+    until(page, "location.search.includes('from=')")
     same = """() => {
         const range = (id) => document.getElementById(`chart-${id}`)._fullLayout.xaxis.range.join();
         return range("threshold") === range("link") && range("link") === range("demand");
     }"""
-    page.wait_for_function(same)
+    until(page, same)
     page.mouse.dblclick(plot["x"] + 150, y)
-    page.wait_for_function("!location.search.includes('from=')")
+    until(page, "!location.search.includes('from=')")
 
 
 def heap(session: CDPSession) -> int:
@@ -213,9 +213,7 @@ def test_a_day_of_frames_does_not_grow_the_heap(
     traffic.send()
     traffic.loop()
     page = overview(tab("viewer").open(f"/fleets/{fleet.pk}/?range=6h"))
-    page.wait_for_function(
-        "import('/static/console/live.js').then(({live}) => Boolean(live.frame?.loop))"
-    )
+    until(page, "import('/static/console/live.js').then(({live}) => Boolean(live.frame?.loop))")
     session = page.context.new_cdp_session(page)
     page.evaluate(FEED, [n_frames // 8, step_s])
     before = heap(session)
@@ -258,7 +256,7 @@ def test_a_hidden_tab_rests_and_comes_back_with_one_snapshot(
     assert asked == []
     page.evaluate("window.isAway = false; document.dispatchEvent(new Event('visibilitychange'))")
     expect(page.locator("#legend-queue")).to_contain_text("prfaas/prefill5")
-    page.wait_for_function("seen.frames >= 2")
+    until(page, "seen.frames >= 2")
     snapshots = "seen.sent.filter((text) => text.includes('snapshot')).length"
     assert page.evaluate(snapshots) == 1
     assert sum("/series?" in url for url in asked) == 1

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import signal
-import time
 
 from django.utils import timezone
 from playwright.sync_api import Page, expect
@@ -12,7 +11,7 @@ from playwright.sync_api import Page, expect
 from routing import announce
 from routing.models import Fleet, Policy
 from tests import servers
-from tests.browser.conftest import APP, PATIENCE_MS, Open
+from tests.browser.conftest import APP, PATIENCE_MS, Open, until
 from tests.browser.traffic import Traffic
 from tests.console.page_case import decision
 
@@ -25,14 +24,6 @@ def overview(fleet: Fleet) -> str:
 
 def live(page: Page) -> None:
     expect(page.locator("#truth-socket")).to_have_text("socket ok")
-
-
-def until(page: Page, expression: str, value: object) -> None:
-    """Wait for a script expression; the page's own policy forbids waiting inside it."""
-    deadline_s = time.monotonic() + PATIENCE_MS / 1000
-    while page.evaluate(expression) != value:
-        assert time.monotonic() < deadline_s, (expression, page.evaluate(expression))
-        page.wait_for_timeout(50)
 
 
 def test_signing_in_leads_to_the_page_asked_for(

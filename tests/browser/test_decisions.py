@@ -8,7 +8,7 @@ from django.utils import timezone
 from playwright.sync_api import expect
 
 from routing.models import Fleet
-from tests.browser.conftest import Open
+from tests.browser.conftest import Open, until
 from tests.browser.test_console import overview
 from tests.console.page_case import decision, tick
 
@@ -24,7 +24,7 @@ def test_the_timeline_is_filtered_and_paged_and_drawn(tab: Open, fleet: Fleet) -
     rows = page.locator("#timeline tr.linked")
     expect(rows).to_have_count(50)
     page.locator("#chart-strip").scroll_into_view_if_needed()
-    page.wait_for_function(f"({DRAWN})('chart-strip') >= 4")
+    until(page, f"({DRAWN})('chart-strip') >= 4")
     expect(page.locator("#legend-strip")).to_contain_text("11.5K tok")
     page.get_by_role("link", name="Older").click()
     expect(page.locator("#timeline")).to_contain_text("The start.")
@@ -45,7 +45,7 @@ def test_a_decision_is_read_from_its_sentence_to_its_evidence(tab: Open, fleet: 
     expect(page.locator(".page-head .sentence")).to_contain_text("Raised t because")
     for name in ("share", "headroom", "gbps"):
         page.locator(f"#chart-{name}").scroll_into_view_if_needed()
-        page.wait_for_function(f"({DRAWN})('chart-{name}') >= 4")
+        until(page, f"({DRAWN})('chart-{name}') >= 4")
     same = page.locator("#delivery details.same summary")
     same.focus()
     page.keyboard.press("Enter")

@@ -10,7 +10,7 @@ from playwright.sync_api import Page, Route, expect
 from routing.models import Fleet
 from telemetry import wire
 from tests import servers
-from tests.browser.conftest import Open
+from tests.browser.conftest import Open, until
 from tests.console.api_case import token
 from tests.telemetry import batches
 
@@ -43,7 +43,7 @@ def feed(server: servers.Server, fleet: Fleet) -> None:
 def drawn(page: Page, chart: str, trace: int) -> list[float | None]:
     """The y values of a chart's trace, once it is there: empty axes come before."""
     expect(page.locator(f"#{chart} .main-svg").first).to_be_visible()
-    page.wait_for_function(f"document.getElementById('{chart}').data.length > {trace}")
+    until(page, f"document.getElementById('{chart}').data.length > {trace}")
     found: list[float | None] = page.evaluate(
         f"[...document.getElementById('{chart}').data[{trace}].y].map((v) => v ?? null)"
     )

@@ -292,10 +292,14 @@ def _risen(last: Matrix) -> Matrix:
     return np.where((before >= 0) & ~np.isnan(risen), risen, 0.0)
 
 
-def mean_and_count(column: bytes, n_bins: int, n_sources: int) -> tuple[Matrix, Matrix]:
-    """Only the mean, of a counter the last value, and the count of each bin."""
-    mean, count = msgspec.msgpack.decode(column)[:2]
-    return columns.decode(mean, n_bins, n_sources), columns.decode(count, n_bins, n_sources)
+def means_and_counts(
+    packed: Sequence[bytes], n_bins: int, n_sources: int
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """Only the mean, of a counter the last value, and the count of each bin of columns of one
+    shape: each (n_columns, n_bins, n_sources)."""
+    parts = [msgspec.msgpack.decode(column)[:2] for column in packed]
+    means = columns.decode_many([mean for mean, _ in parts], n_bins, n_sources)
+    return means, columns.decode_many([count for _, count in parts], n_bins, n_sources)
 
 
 # Histograms: what each slot gained in each bin, and the sum's gain.

@@ -11,6 +11,7 @@ The measured alternatives are in tests/bench/README.md.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 import msgspec
@@ -89,36 +90,64 @@ def encode(matrix: Matrix, *, exact: bool, n_bits: int = 23) -> bytes:
 
 def decode(column: bytes, n_ticks: int, n_values: int) -> Matrix:
     """The matrix of a column, shape (n_ticks, n_values). Raises ColumnError."""
+    matrix: Matrix = decode_many([column], n_ticks, n_values)[0]
+    return matrix
+
+
+def decode_many(packed: Sequence[bytes], n_ticks: int, n_values: int) -> npt.NDArray[np.float64]:
+    """The matrices of columns of one shape, (n_columns, n_ticks, n_values). Raises ColumnError.
+
+    A column alone is too small for arrays: those that were stored in the same way are unpacked
+    together.
+    """
     shape = (n_values, n_ticks)
-    if not column:
-        return np.full((n_ticks, n_values), np.nan)
-    how, at = column[0] & ~_HOLES, 1
-    n_decimals = item_bytes = 0
-    if how == _WHOLE:
-        n_decimals, item_bytes, at = column[1], column[2], 3
-    holes = None
-    if column[0] & _HOLES:
-        length = int.from_bytes(column[at : at + 4], "little")
-        holes = _unpacked_holes(column[at + 4 : at + 4 + length], shape)
-        at += 4 + length
+    out = np.empty((len(packed), *shape))
+    alike: dict[bytes, list[tuple[int, bytes]]] = {}
+    holes: list[tuple[int, npt.NDArray[np.bool_]]] = []
+    for i, column in enumerate(packed):
+        if not column:
+            out[i] = np.nan
+            continue
+        how = column[0] & ~_HOLES
+        at = 3 if how == _WHOLE else 1
+        head = bytes((how,)) + column[1:at]
+        if column[0] & _HOLES:
+            length = int.from_bytes(column[at : at + 4], "little")
+            at += 4
+            holes.append((i, _unpacked_holes(column[at : at + length], shape)))
+            at += length
+        alike.setdefault(head, []).append((i, column[at:]))
+    for head, columns in alike.items():
+        places = [i for i, _ in columns]
+        out[places] = _unpacked(head, [body for _, body in columns], shape)
+    for i, missing in holes:
+        out[i][missing] = np.nan
+    return out.transpose(0, 2, 1)
+
+
+def _unpacked(
+    head: bytes, bodies: Sequence[bytes], shape: tuple[int, int]
+) -> npt.NDArray[np.float64]:
+    """The numbers of columns with this head, holes bridged, shape (n_columns, *shape)."""
+    how = head[0]
     if how == _CONSTANT:
-        flat: npt.NDArray[Any] = np.full(shape, np.frombuffer(column, np.float64, 1, at)[0])
-    elif how == _WHOLE:
-        if item_bytes not in (1, 2, 4, 8) or n_decimals >= len(_SCALES):
+        if any(len(body) != np.dtype(np.float64).itemsize for body in bodies):
+            raise ColumnError("damaged constant")
+        numbers = np.frombuffer(b"".join(bodies), np.float64)
+        return np.broadcast_to(numbers[:, None, None], (len(bodies), *shape))
+    if how == _WHOLE:
+        if len(head) < 3 or head[2] not in (1, 2, 4, 8) or head[1] >= len(_SCALES):
             raise ColumnError("damaged head")
-        steps = _unshuffled(column[at:], np.dtype(f"<i{item_bytes}"), shape)
-        flat = np.cumsum(steps, axis=1, dtype=np.int64).astype(np.float64)
-        if n_decimals:
-            flat /= _SCALES[n_decimals]
-    elif how == _SINGLE:
-        flat = _unshuffled(column[at:], np.dtype("<f4"), shape).astype(np.float64)
-    elif how == _DOUBLE:
-        flat = _unshuffled(column[at:], np.dtype("<f8"), shape)
-    else:
-        raise ColumnError(f"unknown kind of column {column[0]}")
-    if holes is not None:
-        flat = np.where(holes, np.nan, flat)
-    return flat.T
+        steps = _unshuffled(bodies, np.dtype(f"<i{head[2]}"), shape)
+        flat = np.cumsum(steps, axis=2, dtype=np.int64).astype(np.float64)
+        if head[1]:
+            flat /= _SCALES[head[1]]
+        return flat
+    if how == _SINGLE:
+        return _unshuffled(bodies, np.dtype("<f4"), shape).astype(np.float64)
+    if how == _DOUBLE:
+        return _unshuffled(bodies, np.dtype("<f8"), shape)
+    raise ColumnError(f"unknown kind of column {how}")
 
 
 def encode_objects(values: Any) -> bytes:
@@ -194,15 +223,19 @@ def _shuffled(values: npt.NDArray[Any]) -> bytes:
     return np.ascontiguousarray(values).view(np.uint8).reshape(-1, width).T.tobytes()
 
 
-def _unshuffled(packed: bytes, dtype: np.dtype[Any], shape: tuple[int, int]) -> npt.NDArray[Any]:
-    raw = _unzipped(packed)
+def _unshuffled(
+    packed: Sequence[bytes], dtype: np.dtype[Any], shape: tuple[int, int]
+) -> npt.NDArray[Any]:
     n, width = shape[0] * shape[1], dtype.itemsize
-    if len(raw) != n * width:
-        raise ColumnError(f"{len(raw)} bytes, {n * width} expected")
+    raws = [_unzipped(one) for one in packed]
+    for raw in raws:
+        if len(raw) != n * width:
+            raise ColumnError(f"{len(raw)} bytes, {n * width} expected")
+    planes = np.frombuffer(b"".join(raws), np.uint8).reshape(len(raws), width, n)
     if width == 1:
-        return np.frombuffer(raw, dtype).reshape(shape)
-    planes = np.frombuffer(raw, np.uint8).reshape(width, n)
-    return np.ascontiguousarray(planes.T).view(dtype).reshape(shape)
+        return planes.view(dtype).reshape(len(raws), *shape)
+    together = np.ascontiguousarray(planes.transpose(0, 2, 1))
+    return together.view(dtype).reshape(len(raws), *shape)
 
 
 def _unpacked_holes(packed: bytes, shape: tuple[int, int]) -> npt.NDArray[np.bool_]:

@@ -9,8 +9,8 @@ chart never ends minutes ago.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, Final
 
@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from telemetry import bins, bodies, chunks, columns, layouts, tables
+from telemetry.bin_means import READINGS_AT_ONCE, BinMeans
 from telemetry.columns import Matrix
 from telemetry.looks import layouts_since
 from telemetry.store import QueryError
@@ -28,7 +29,6 @@ second: finer bins would show holes that are not."""
 _LONGER_S: Final = (7200.0, 21600.0)
 MAX_CELLS: Final = 4_000_000
 """Bins times sources of one answer."""
-_READINGS_AT_ONCE: Final = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ def read(
             field="points",
             value=max_points,
         )
-    folded = _Folded.empty(signal, start_s, bin_s, n_bins, len(paths))
+    folded = BinMeans.empty(signal, start_s, bin_s, n_bins, len(paths))
     with tables.one_moment():
         targets = targets_of(kind, paths, since_s=start_s)
         if targets:
@@ -158,130 +158,7 @@ def targets_of(kind: str, paths: Sequence[str], *, since_s: float) -> dict[int, 
     return out
 
 
-Readings = tuple[npt.NDArray[np.float64], npt.NDArray[np.float64], npt.NDArray[np.intp]]
-"""(times, values, places in the answer) of readings, source by source."""
-
-
-@dataclass
-class _Folded:
-    """Readings folded into bins: sums and counts, or of a counter the last value and its time."""
-
-    signal: str
-    start_s: float
-    bin_s: float
-    n_bins: int
-    total: Matrix
-    count: Matrix
-    last_at_s: Matrix
-    waiting: list[Readings] = field(default_factory=list)
-    n_waiting: int = 0
-
-    @classmethod
-    def empty(cls, signal: str, start_s: float, bin_s: float, n_bins: int, n_paths: int) -> _Folded:
-        shape = (n_bins, n_paths)
-        return cls(
-            signal,
-            start_s,
-            bin_s,
-            n_bins,
-            np.zeros(shape),
-            np.zeros(shape),
-            np.full(shape if chunks.is_counter(signal) else (0, 0), -np.inf),
-        )
-
-    @property
-    def end_s(self) -> float:
-        return self.start_s + self.n_bins * self.bin_s
-
-    def values(self) -> Matrix:
-        self.settle()
-        with np.errstate(invalid="ignore"):
-            return np.where(self.count > 0, self.total / np.maximum(self.count, 1.0), np.nan)
-
-    def add_bins(
-        self,
-        start_s: float,
-        width_s: float,
-        mean: Matrix,
-        count: Matrix,
-        places: npt.NDArray[np.intp],
-    ) -> None:
-        """Bins of `width_s` of some sources, shape (n, n_places), of which ours are multiples."""
-        ratio = round(self.bin_s / width_s)
-        first = round((start_s - self.start_s) / width_s)
-        low, high = max(-first, 0), min(self.n_bins * ratio - first, len(mean))
-        if low >= high:
-            return
-        mean, count = mean[low:high], count[low:high]
-        if chunks.is_counter(self.signal):
-            at_s = start_s + width_s * np.arange(low, high)[:, None]
-            self.add(np.broadcast_to(at_s, mean.shape), mean, places)
-            return
-        good = ~np.isnan(mean)
-        total, weight = np.where(good, mean * count, 0.0), np.where(good, count, 0.0)
-        index = (first + low + np.arange(high - low)) // ratio
-        if ratio > 1:
-            firsts = np.flatnonzero(np.diff(index, prepend=-1))
-            total = np.add.reduceat(total, firsts, axis=0)
-            weight = np.add.reduceat(weight, firsts, axis=0)
-            index = index[firsts]
-        rows = slice(int(index[0]), int(index[-1]) + 1)
-        columns_of: Any = places
-        if places[-1] - places[0] == len(places) - 1 and (np.diff(places) == 1).all():
-            columns_of = slice(int(places[0]), int(places[-1]) + 1)
-        self.total[rows, columns_of] += total
-        self.count[rows, columns_of] += weight
-
-    def add(self, at_s: Matrix, values: Matrix, places: npt.NDArray[np.intp]) -> None:
-        """Readings of some sources, shape (n_ticks, n_places). They wait to be folded together."""
-        self.waiting.append((at_s.T.reshape(-1), values.T.reshape(-1), places.repeat(len(at_s))))
-        self.n_waiting += at_s.size
-        if self.n_waiting > _READINGS_AT_ONCE:
-            self.settle()
-
-    def settle(self) -> None:
-        """Fold the readings that wait: all at once, for each alone is too small for arrays."""
-        if not self.waiting:
-            return
-        at_s, values, places = map(np.concatenate, zip(*self.waiting, strict=True))
-        self.waiting.clear()
-        self.n_waiting = 0
-        index = np.floor((at_s - self.start_s) / self.bin_s)
-        good = np.flatnonzero((index >= 0) & (index < self.n_bins) & ~np.isnan(values))
-        if not good.size:
-            return
-        at_s, values = at_s[good], values[good]
-        cells = index[good].astype(np.intp) * self.total.shape[1] + places[good]
-        if chunks.is_counter(self.signal):
-            self._settle_last(cells, values, at_s)
-            return
-        shape, size = self.total.shape, self.total.size
-        self.total += np.bincount(cells, values, size).reshape(shape)
-        self.count += np.bincount(cells, minlength=size).reshape(shape)
-
-    def _settle_last(
-        self,
-        cells: npt.NDArray[np.intp],
-        values: npt.NDArray[np.float64],
-        at_s: npt.NDArray[np.float64],
-    ) -> None:
-        # Readings of a source lie together in order of time, so of most cells one is left to sort.
-        same = cells[1:] == cells[:-1]
-        if not (same & (at_s[1:] < at_s[:-1])).any():
-            last = np.append(~same, True)
-            cells, values, at_s = cells[last], values[last], at_s[last]
-        order = np.argsort(at_s, kind="stable")
-        cells, values, at_s = cells[order], values[order], at_s[order]
-        last_at_s = self.last_at_s.reshape(-1)
-        newer = at_s >= last_at_s[cells]
-        cells = cells[newer]
-        # Of several readings in one cell the last assignment stays, which is the newest.
-        self.total.reshape(-1)[cells] = values[newer]
-        last_at_s[cells] = at_s[newer]
-        self.count.reshape(-1)[cells] = 1.0
-
-
-def _fill(folded: _Folded, kind: str, targets: dict[int, Target]) -> None:
+def _fill(folded: BinMeans, kind: str, targets: dict[int, Target]) -> None:
     """Add every reading of the span once, from the table that suits the bins and what is newer."""
     [(landed_until,)] = tables.rows("SELECT landed_until FROM telemetry_compaction")
     shared = {
@@ -302,7 +179,7 @@ def _fill(folded: _Folded, kind: str, targets: dict[int, Target]) -> None:
 
 
 def _add_columns(
-    folded: _Folded,
+    folded: BinMeans,
     targets: dict[int, Target],
     level: bins.Level | None,
     shared: dict[str, Any],
@@ -319,7 +196,7 @@ def _add_columns(
 
 
 def _add_rollups(
-    folded: _Folded,
+    folded: BinMeans,
     targets: dict[int, Target],
     level: bins.Level,
     rows: Sequence[tuple[int, int, float, bytes]],
@@ -327,17 +204,29 @@ def _add_rollups(
     # Rows of one span are added together: each alone is too small for arrays.
     for (start_s, n_bins), together in groupby(sorted(rows, key=_span), key=_span):
         parts = []
-        for layout_id, _, _, column in together:
-            target = targets[layout_id]
-            mean, count = bins.mean_and_count(column, n_bins, target.n_sources)
-            if not target.is_whole:
-                mean, count = mean[:, target.sources], count[:, target.sources]
-            parts.append((mean, count, target.places))
+        for n_sources, alike in _by_width(together, targets).items():
+            packed = [column for _, column in alike]
+            decoded = bins.means_and_counts(packed, n_bins, n_sources)
+            for (target, _), mean, count in zip(alike, *decoded, strict=True):
+                if not target.is_whole:
+                    mean, count = mean[:, target.sources], count[:, target.sources]
+                parts.append((mean, count, target.places))
         means, counts, places = zip(*parts, strict=True)
         if np.unique(everywhere := np.concatenate(places)).size == everywhere.size:
             parts = [(np.concatenate(means, axis=1), np.concatenate(counts, axis=1), everywhere)]
         for mean, count, where in parts:  # one by one where a source is in two layouts
             folded.add_bins(start_s, level.bin_s, mean, count, where)
+
+
+def _by_width(
+    rows: Iterable[tuple[int, int, float, bytes]], targets: dict[int, Target]
+) -> dict[int, list[tuple[Target, bytes]]]:
+    """The columns of roll-up rows by how many sources they have."""
+    alike: dict[int, list[tuple[Target, bytes]]] = {}
+    for layout_id, _, _, column in rows:
+        target = targets[layout_id]
+        alike.setdefault(target.n_sources, []).append((target, column))
+    return alike
 
 
 def _span(row: tuple[int, int, float, bytes]) -> tuple[float, int]:
@@ -396,7 +285,7 @@ def rollup_rows(
 
 
 def _add_chunks(
-    folded: _Folded, targets: dict[int, Target], shared: dict[str, Any], *, pending: bool
+    folded: BinMeans, targets: dict[int, Target], shared: dict[str, Any], *, pending: bool
 ) -> None:
     """Raw chunks; `pending`: only readings whose roll-up waits."""
     spans: dict[int, set[float]] = {}
@@ -417,7 +306,7 @@ def _add_chunks(
             return
         since_s = max(min(min(starts) for starts in spans.values()), folded.start_s)
         shared = {**shared, "ids": sorted(spans), "since": tables.utc(since_s)}
-    for layout_id, n_ticks, at_column, column in tables.rows(
+    found = tables.rows(
         f"""
         SELECT layout_id, n_ticks, at_part, part FROM (
             SELECT layout_id, n_ticks, {tables.cut("%(number)s")} AS part,
@@ -430,20 +319,47 @@ def _add_chunks(
         """,
         **shared,
         reach=tables.utc(shared["since"].timestamp() - chunks.SPAN_S),
-    ):
+    )
+    # Chunks of one shape are read together, up to a bound: each alone is too small for arrays.
+    alike: dict[tuple[int, int, int], list[_Packed]] = {}
+    for layout_id, n_ticks, at_column, column in found:
         target = targets[layout_id]
-        at_s = columns.decode(at_column, n_ticks, target.n_sources) / chunks.MICRO
-        values = columns.decode(column, n_ticks, target.n_sources)
-        if not target.is_whole:
-            at_s, values = at_s[:, target.sources], values[:, target.sources]
-        if pending:
-            own = np.floor(at_s / level.span_s) * level.span_s
-            values = np.where(np.isin(own, list(spans[layout_id])), values, np.nan)
-        folded.add(at_s, values, target.places)
+        apart = layout_id if pending or not target.is_whole else 0
+        key = n_ticks, target.n_sources, apart
+        alike.setdefault(key, []).append((target, at_column, column))
+    for (n_ticks, n_sources, layout_id), together in alike.items():
+        own_s = spans[layout_id] if pending else None
+        n_at_once = max(1, READINGS_AT_ONCE // (n_ticks * n_sources))
+        for i in range(0, len(together), n_at_once):
+            _add_packed(folded, together[i : i + n_at_once], n_ticks, n_sources, own_s)
+
+
+_Packed = tuple[Target, bytes, bytes]
+"""The times and the values of a chunk, as columns, and whose they are."""
+
+
+def _add_packed(
+    folded: BinMeans,
+    packed: Sequence[_Packed],
+    n_ticks: int,
+    n_sources: int,
+    own_s: set[float] | None,
+) -> None:
+    """Chunks of one shape, of layouts wanted whole or of one layout; `own_s`: of these spans."""
+    whose, at_columns, value_columns = zip(*packed, strict=True)
+    at_s = columns.decode_many(at_columns, n_ticks, n_sources) / chunks.MICRO
+    values = columns.decode_many(value_columns, n_ticks, n_sources)
+    if not whose[0].is_whole:
+        at_s, values = at_s[..., whose[0].sources], values[..., whose[0].sources]
+    if own_s is not None:
+        span_s = bins.LEVELS[0].span_s
+        own = np.floor(at_s / span_s) * span_s
+        values = np.where(np.isin(own, list(own_s)), values, np.nan)
+    folded.add(at_s, values, np.array([target.places for target in whose]))
 
 
 def _add_landed(
-    folded: _Folded, kind: str, targets: dict[int, Target], shared: dict[str, Any]
+    folded: BinMeans, kind: str, targets: dict[int, Target], shared: dict[str, Any]
 ) -> None:
     """What landed since the last compaction."""
     signal = folded.signal

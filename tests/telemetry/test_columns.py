@@ -92,6 +92,30 @@ def test_damage_is_an_error_not_a_wrong_number(cut: int) -> None:
         columns.decode(packed, 7, 4)
 
 
+def test_columns_kept_in_every_way_are_read_together_as_alone() -> None:
+    rng = np.random.default_rng(7)
+    holed = rng.random((60, 8))
+    holed[rng.random(holed.shape) < 0.3] = np.nan
+    whole = np.cumsum(rng.integers(0, 9, (60, 8)), axis=0).astype(float)
+    matrices = [
+        holed,
+        whole,
+        np.full((60, 8), 0.25),
+        whole * 1000.0,
+        np.round(rng.random((60, 8)), 2),
+        np.where(np.isnan(holed), np.nan, 7.0),
+        rng.random((60, 8)),
+    ]
+    packed = [columns.encode(m, exact=bool(i % 2)) for i, m in enumerate(matrices)] + [b""]
+    packed += packed[::-1]
+    together = columns.decode_many(packed, 60, 8)
+    assert together.shape == (16, 60, 8)
+    for matrix, column in zip(together, packed, strict=True):
+        np.testing.assert_array_equal(matrix, columns.decode(column, 60, 8))
+    with pytest.raises(columns.ColumnError):
+        columns.decode_many([*packed, packed[0][:-9]], 60, 8)
+
+
 def test_objects_come_back() -> None:
     said = {"3": "connection refused", "9": None}
     assert columns.decode_objects(columns.encode_objects(said)) == said

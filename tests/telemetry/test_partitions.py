@@ -50,13 +50,16 @@ def test_partitions_ahead_are_made_once() -> None:
     assert partitions.ensure(NOW) == []
 
 
-def test_a_partition_has_the_index_that_latest_needs() -> None:
+def test_a_partition_has_the_indexes_that_latest_and_charts_need() -> None:
     partitions.ensure(NOW)
-    [(columns,)] = sql(
+    found = sql(
         "SELECT pg_get_indexdef(indexrelid) FROM pg_index"
         " WHERE indrelid = 'telemetry_landing_202603291420'::regclass"
     )
-    assert "(layout_id, at)" in columns
+    assert {made.rpartition("USING ")[2] for (made,) in found} == {
+        "btree (layout_id, at)",
+        "btree (landed_at)",
+    }
 
 
 def test_rows_that_waited_in_the_default_partition_are_moved() -> None:

@@ -245,7 +245,7 @@ _TOKEN = arg("token", type=int, help="its id")
 SCOPES = ("ingest", "router", "read", "operate", "approve", "admin")
 
 COMMANDS = (
-    Command(("apply",), "make a document of fleets, policies, jobs and alerts so", _apply,
+    Command(("apply",), "make a document of all that is kept by name so", _apply,
             (arg("file", type=Path, help="FILE.toml, .yaml or .json"),
              arg("--dry-run", action="store_true", help="only say what would change"),
              arg("--prune", action="store_true", help="delete what its kinds do not name"),

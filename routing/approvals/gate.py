@@ -233,7 +233,7 @@ def _asked(changes: list[Change]) -> Asked:
         mine = [change for change in changes if change.fleet == fleet]
         if not any(change.reach.kinds or change.reach.figures for change in mine):
             continue
-        limits, reach = limits_of(fleet), total(change.reach for change in mine)
+        limits, reach = _limits_before(fleet, mine), total(change.reach for change in mine)
         if limits.is_empty and LOOSENED not in reach.kinds:
             continue
         modes = _plan_modes(fleet) if any(change.verb in _HOLDS for change in mine) else {}
@@ -244,6 +244,16 @@ def _asked(changes: list[Change]) -> Asked:
         version = Policy.objects.filter(fleet=fleet).values_list("version", flat=True).first()
         seen[fleet] = {"policy_version": version, "modes": modes}
     return Asked(tuple(changes), total(reaches), tuple(passed), seen)
+
+
+def _limits_before(fleet: str, changes: list[Change]) -> Limits:
+    """The fleet's limits as they stood before these changes: by what a command tightens itself it
+    is not judged, or no site could be made again from its own document by one person. What it
+    loosens needs a second person in any case."""
+    for change in changes:
+        if change.verb.startswith("approval_limits."):
+            return read_limits((change.before or {}).get("limits", {}))
+    return limits_of(fleet)
 
 
 def _switched(fleet: str, change: Change, modes: Mapping[str, str]) -> Reach:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
 
-from routing.core.scenario.tables import Table
+from routing.core.scenario.tables import Table, refuse
 
 FIGURES: Final = ("share_moved", "instances_moved", "gates_switched", "hold_s")
 """What is measured of a change; the limit of that name is the most that one person may do."""
@@ -63,9 +63,9 @@ class Beyond:
     most: float | None = None
 
 
-def read_limits(document: Any) -> Limits:
-    """Raises ScenarioError, which names field and value."""
-    table = Table(document, "limits", known=_KEYS)
+def read_limits(document: Any, path: str = "limits") -> Limits:
+    """Raises ScenarioError, which names field and value; `path` is where the limits stand."""
+    table = Table(document, path, known=_KEYS)
     most: dict[str, float] = {}
     for name in FIGURES:
         if table.take(name, None) is None:
@@ -75,20 +75,21 @@ def read_limits(document: Any) -> Limits:
         else:
             most[name] = table.number(name, low=0.0, inclusive=True)
     if most.get("share_moved", 0.0) > 1.0:
-        raise table.error("share_moved", "must be a share, at most 1")
+        refuse(table.error("share_moved", "must be a share, at most 1"))
     expires_s = table.number("expires_s", EXPIRES_S, low=0.0)
     if not 60.0 <= expires_s <= _LONGEST_S:
-        raise table.error("expires_s", "must be between a minute and 7 days")
+        refuse(table.error("expires_s", "must be between a minute and 7 days"))
     return Limits(most, _changes(table), expires_s)
 
 
 def _changes(table: Table) -> frozenset[str]:
     named = table.take("changes", [])
     if not isinstance(named, list) or not all(isinstance(each, str) for each in named):
-        raise table.error("changes", f"must be a list of some of {', '.join(CHANGES)}")
+        refuse(table.error("changes", f"must be a list of some of {', '.join(CHANGES)}"))
+        return frozenset()
     for each in named:
         if each not in CHANGES:
-            raise table.error("changes", f"{each[:80]!r} is none of {', '.join(CHANGES)}")
+            refuse(table.error("changes", f"{each[:80]!r} is none of {', '.join(CHANGES)}"))
     return frozenset(named)
 
 
@@ -215,9 +216,11 @@ def _worked_on(before: Any, after: Any, _measured: Mapping[str, float]) -> Reach
 
 
 def _limits(before: Any, after: Any, _measured: Mapping[str, float]) -> Reach:
-    if not before or not loosens(read_limits(before["limits"]), read_limits(after["limits"])):
+    """Limits that are deleted are as loose as can be."""
+    if not before:
         return NOTHING
-    return Reach(frozenset({LOOSENED}))
+    was, now = read_limits(before["limits"]), read_limits(after.get("limits", {}))
+    return Reach(frozenset({LOOSENED})) if loosens(was, now) else NOTHING
 
 
 def _always(kind: str) -> Any:
@@ -241,4 +244,5 @@ _JUDGES: Final[Mapping[str, Any]] = {
     "maintenance.plan": _always("maintenance"),
     "maintenance.extend": _worked_on,
     "approval_limits.update": _limits,
+    "approval_limits.delete": _limits,
 }

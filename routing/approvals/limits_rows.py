@@ -50,6 +50,12 @@ def put(
     return row
 
 
+def delete(*, fleet: str, if_version: int | None, actor: str, via: str, reason: str) -> None:
+    """Forget a fleet's limits, which loosens those that stand: a part of a command that may be
+    proposed. Raises Stale, ApprovalLimits.DoesNotExist."""
+    versioned.delete(KIND, fleet, if_version=if_version, actor=actor, via=via, reason=reason)
+
+
 def of(fleet: str) -> ApprovalLimits:
     """The fleet's limits; where none were ever set, empty ones of version 0 that are not stored."""
     row = ApprovalLimits.objects.filter(pk=fleet).first()

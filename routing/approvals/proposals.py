@@ -18,6 +18,7 @@ from routing.approvals import asking, gate, limits_rows, people, rows
 from routing.approvals.models import Proposal
 from routing.declared import apply as declared
 from routing.declared.apply import Applied
+from routing.declared.document import NotMeant
 from routing.jobs import jobs
 from routing.jobs.models import Job
 from routing.models import Fleet, Hold, Policy
@@ -201,6 +202,8 @@ def _carry_out(
     except FrozenNow:
         raise  # it can still be done when the freeze is over
     except Refused as refused:
+        if isinstance(refused, NotMeant) and refused.is_only_frozen:
+            raise
         rows.end(row, "failed", text=str(refused), **done)
         return
     rows.end(row, "done", result=_result(result), **done)

@@ -9,10 +9,11 @@ from typing import Any, Final
 
 from django.db import IntegrityError, transaction
 
-from routing import audit
+from routing import announce, audit
 from routing.approvals import gate, limits
 from routing.approvals.limits import Beyond, Reach
 from routing.approvals.models import Proposal
+from routing.models import Fleet
 
 ENDED: Final = ("done", "failed", "rejected", "withdrawn", "expired")
 STATES: Final = ("open", *ENDED)
@@ -79,6 +80,7 @@ def _opened(
         after={"command": command, "needs": limits.words(asked.beyond)},
         reason=row.reason,
     )
+    transaction.on_commit(_announce)
     return row
 
 
@@ -108,6 +110,7 @@ def end(
         after={"state": state, **({"result": result} if result else {}), **_text(row)},
         reason=row.ended_reason,
     )
+    transaction.on_commit(_announce)
 
 
 def reach_of(row: Proposal) -> Reach:
@@ -129,6 +132,14 @@ def of_job(name: str, version: int) -> gate.Approval | None:
 def target(row: Proposal) -> str:
     """What the audit calls a proposal."""
     return f"proposal {row.pk}"
+
+
+def _announce() -> None:
+    """On the pages of every fleet: each counts what waits in all fleets of its reader."""
+    names = Fleet.objects.order_by("name").values_list("name", flat=True)
+    messages = [{"type": "proposal", "fleet": name} for name in names]
+    if messages:
+        announce.publish_all(messages)
 
 
 def _text(row: Proposal) -> dict[str, str]:

@@ -17,14 +17,16 @@ from django.db import connection, transaction
 from routing import commands, fleet_removal
 from routing.alerts import receivers, rules
 from routing.alerts.signals import UNITS
-from routing.approvals import gate
+from routing.approvals import gate, limits_rows
 from routing.approvals.asking import proposable
 from routing.approvals.limits import Beyond, words
 from routing.commands import Outdated, Refused
-from routing.declared.diff import Change, changes, fleet_of, n_same
+from routing.costs import prices
+from routing.declared.diff import OF_FLEETS, Change, changes, fleet_of, n_same
 from routing.declared.document import KINDS, Declared, NotMeant, Wrong, kept, read_declared
 from routing.declared.state import State, read_state
 from routing.jobs import jobs
+from routing.windows import refusing, windows
 
 _ONE_AT_A_TIME: Final = 7_240_301
 """The key of the lock that a document is applied under."""
@@ -32,15 +34,20 @@ _ONE_AT_A_TIME: Final = 7_240_301
 
 @dataclass(frozen=True)
 class Applied:
-    """`digest_before` and `digest` are of the state; the same in a dry run. `needs_approval` says
-    why a second person is needed, of a dry run: else it is asked for (`approvals`)."""
+    """`digest_before` and `digest` are of the state; the same in a dry run. `beyond` are the limits
+    for which a second person is needed, of a dry run: else it is asked for (`approvals`)."""
 
     dry_run: bool
     changes: list[Change]
     n_same: int
     digest_before: str
     digest: str
-    needs_approval: tuple[str, ...] = ()
+    beyond: tuple[Beyond, ...] = ()
+
+    @property
+    def needs_approval(self) -> tuple[str, ...]:
+        """Why a second person is needed, as the API says it."""
+        return tuple(dict.fromkeys(words(self.beyond)))
 
 
 @dataclass
@@ -96,25 +103,23 @@ def dry_run(
     who = {"actor": actor, "via": via, "reason": "dry run", "now": now}
     with transaction.atomic(), gate.watching(via) as watch:
         work, todo = _tried(declared, prune, confirmed, if_digest, who)
-        beyond = _beyond(watch, todo)
+        beyond = _beyond(watch, todo, via)
         transaction.set_rollback(True)
-    return _done(work, todo, needs_approval=tuple(dict.fromkeys(words(beyond))))
+    return _done(work, todo, beyond=beyond)
 
 
-def _beyond(watch: gate.Watch, todo: list[Change]) -> list[Beyond]:
+def _beyond(watch: gate.Watch, todo: list[Change], via: str) -> tuple[Beyond, ...]:
     """Which limits are passed, by what was tried and by the fleets that would go."""
-    would = gate.Would("fleet.delete", {}, None)
-    found = [
-        beyond
-        for change in todo
-        if change.kind == "fleets" and change.action == "delete"
-        for beyond in gate.needed(change.name, would)
-    ]
+    for change in todo:
+        if change.kind == "fleets" and change.action == "delete":
+            said: dict[str, Any] = {"before": change.before, "after": None, "measured": {}}
+            name = change.name
+            gate.note(verb="fleet.delete", fleet=name, target=name, via=via, **said)
     try:
         watch.settle()
     except gate.NeedsApproval as exc:
-        found += exc.asked.beyond
-    return found
+        return exc.asked.beyond
+    return ()
 
 
 def _tried(
@@ -135,16 +140,17 @@ def _tried(
         message = f"the state is {work.state.digest:.12} now; export it and look again"
         raise Outdated("document", if_digest, message)
     _check_fleets(work, todo, confirmed)
+    _check_frozen(work, todo)
     for change in todo:
         if change.kind != "fleets" or change.action != "delete":
             _try(work, change, _writing(work, change))
     if work.wrong:
-        raise NotMeant(work.wrong)
+        raise NotMeant(work.wrong, todo)
     return work, todo
 
 
 def _done(
-    work: _Work, todo: list[Change], *, digest: str = "", needs_approval: tuple[str, ...] = ()
+    work: _Work, todo: list[Change], *, digest: str = "", beyond: tuple[Beyond, ...] = ()
 ) -> Applied:
     return Applied(
         dry_run=not digest,
@@ -152,7 +158,7 @@ def _done(
         n_same=n_same(work.declared.tables, work.state.tables),
         digest_before=work.state.digest,
         digest=digest or work.state.digest,
-        needs_approval=needs_approval,
+        beyond=beyond,
     )
 
 
@@ -169,8 +175,23 @@ def _check_fleets(work: _Work, todo: list[Change], confirmed: Sequence[str]) -> 
         for name, values in work.declared.tables.get(kind, {}).items():
             fleet = fleet_of(kind, name, values)
             if fleet and fleet not in broken and fleet not in there - going:
-                path = f"{kind}.{name}" + ("" if kind == "policies" else ".fleet")
+                path = f"{kind}.{name}" + ("" if kind in OF_FLEETS else ".fleet")
                 work.wrong.append(Wrong(path, fleet, "is no fleet, of the document or kept"))
+
+
+def _check_frozen(work: _Work, todo: list[Change]) -> None:
+    """Fleets that go: that no freeze forbids it now. Asked before their windows go along."""
+    who = {"actor": work.who["actor"], "now": work.who["now"]}
+    for change in todo:
+        if change.kind == "fleets" and change.action == "delete":
+            try:
+                refusing.allowed(change.name, "people", **who)
+            except refusing.FrozenNow as exc:
+                work.wrong.append(_frozen(f"fleets.{change.name}", exc))
+
+
+def _frozen(path: str, exc: refusing.FrozenNow) -> Wrong:
+    return Wrong(path, None, exc.message, frozen=True)
 
 
 def _try(work: _Work, change: Change, write: Callable[[], object] | None) -> None:
@@ -183,6 +204,8 @@ def _try(work: _Work, change: Change, write: Callable[[], object] | None) -> Non
             write()
     except Outdated:
         raise
+    except refusing.FrozenNow as exc:
+        work.wrong.append(_frozen(path, exc))
     except Refused as exc:
         at = f"{path}.{exc.field}" if change.action != "delete" else path
         work.wrong.append(Wrong(at, exc.value, exc.message))
@@ -205,9 +228,20 @@ def _writing(work: _Work, change: Change) -> Callable[[], object] | None:
     if change.kind == "receivers":
         receiver = {"secret_file": "", **values}
         return lambda: receivers.put(name=name, **receiver, if_version=version, **who)
+    if change.kind == "prices":
+        return lambda: prices.put(fleet=name, document=values, if_version=version, **who)
+    if change.kind == "approval_limits":
+        return lambda: limits_rows.put(fleet=name, limits=values, if_version=version, **who)
     document, enabled = kept(name, values)
-    put: Callable[..., object] = jobs.put if change.kind == "jobs" else rules.put
+    put = _PUT[change.kind]
     return lambda: put(document=document, enabled=enabled, if_version=version, **who)
+
+
+_PUT: Final[dict[str, Callable[..., object]]] = {
+    "jobs": jobs.put,
+    "alert_rules": rules.put,
+    "windows": windows.put,
+}
 
 
 def _set_policy(work: _Work, name: str, values: dict[str, Any]) -> None:
@@ -228,6 +262,16 @@ def _deleting(change: Change, version: int, who: dict[str, Any]) -> Callable[[],
     because = {"reason": change.because} if change.because else {}
     if change.kind == "receivers":
         return lambda: receivers.delete(name=change.name, **without_now)
-    if change.kind == "jobs":
-        return lambda: jobs.delete(name=change.name, if_version=version, **without_now | because)
-    return lambda: rules.delete(name=change.name, if_version=version, **who | because)
+    if change.kind == "alert_rules":
+        return lambda: rules.delete(name=change.name, if_version=version, **who | because)
+    delete, key = _DELETE[change.kind]
+    return lambda: delete(**{key: change.name}, if_version=version, **without_now | because)
+
+
+_DELETE: Final[dict[str, tuple[Callable[..., object], str]]] = {
+    "jobs": (jobs.delete, "name"),
+    "prices": (prices.delete, "fleet"),
+    "approval_limits": (limits_rows.delete, "fleet"),
+    "windows": (windows.delete, "name"),
+}
+"""What forgets one of them, and how it calls its name."""

@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
+OF_FLEETS: Final = ("fleets", "policies", "prices", "approval_limits")
+"""Kinds whose objects have their fleet's name."""
 Tables = Mapping[str, Mapping[str, dict[str, Any]]]
 """What is declared, or is so: by kind, by name."""
 MAX_DIFFERENCES: Final = 200
@@ -119,7 +121,7 @@ def _orphans(gone: list[Change], wanted: Tables, present: Tables) -> Iterator[Ch
 
 def fleet_of(kind: str, name: str, values: Mapping[str, Any]) -> str:
     """The fleet that an object is, or is of; empty where it is of none."""
-    if kind in ("fleets", "policies"):
+    if kind in OF_FLEETS:
         return name
     fleet = values.get("fleet", "")
     return fleet if isinstance(fleet, str) else ""

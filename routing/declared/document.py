@@ -3,43 +3,58 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from routing import knobs, router_settings
 from routing.alerts.messages import KINDS as RECEIVER_KINDS
+from routing.approvals.limits import read_limits
 from routing.core.alerts.rule import read_rule, written
 from routing.core.scenario.document import parse_scenario
 from routing.core.scenario.tables import ScenarioError, Table, every_error, refuse
+from routing.costs.document import read_table
+from routing.declared.diff import OF_FLEETS, Change
 from routing.declared.text import plain
 from routing.jobs.document import MODES, read_job
 from routing.refusals import Refused
+from routing.windows.document import read_window
 
 VERSION: Final = 1
 """Of the document's form."""
-KINDS: Final = ("fleets", "policies", "receivers", "jobs", "alert_rules")
-"""In the order in which they are written: what is named before what names it."""
+KINDS: Final = (
+    *("fleets", "policies", "receivers", "jobs", "alert_rules"),
+    *("prices", "approval_limits", "windows"),
+)
+"""In the order in which they are written: what is named before what names it, and what forbids
+changes last, so that a freeze is judged by what was so, not by what the document makes of it."""
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,79}")
 _FLEET = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
 
 
 @dataclass(frozen=True)
 class Wrong:
-    """One thing that cannot be meant."""
+    """One thing that cannot be meant, or that a freeze forbids now (`frozen`)."""
 
     path: str
     value: Any
     message: str
+    frozen: bool = False
 
 
 class NotMeant(Refused):
-    """A document that changes nothing, and all that is wrong with it."""
+    """A document that changes nothing, and all that is wrong with it. `changes` are what it would
+    change otherwise, as far as that could be read."""
 
-    def __init__(self, wrong: list[Wrong]) -> None:
+    def __init__(self, wrong: list[Wrong], changes: Sequence[Change] = ()) -> None:
         first = wrong[0]
         super().__init__(first.path, first.value, first.message)
-        self.wrong = wrong
+        self.wrong, self.changes = wrong, changes
+
+    @property
+    def is_only_frozen(self) -> bool:
+        """Whether it can be applied as it is once the freezes are over."""
+        return all(each.frozen for each in self.wrong)
 
 
 @dataclass(frozen=True)
@@ -70,6 +85,9 @@ def read_declared(document: dict[str, Any], *, units: Mapping[str, str]) -> Decl
         "receivers": _receiver,
         "jobs": _job,
         "alert_rules": lambda name, values: _rule(name, values, units),
+        "prices": _prices,
+        "approval_limits": _limits,
+        "windows": _window,
     }
     tables: dict[str, dict[str, dict[str, Any]]] = {}
     broken = set()
@@ -102,7 +120,7 @@ def _reading(
     values: dict[str, Any],
 ) -> Callable[[], dict[str, Any]]:
     def reading() -> dict[str, Any]:
-        pattern = _FLEET if kind in ("fleets", "policies") else _NAME
+        pattern = _FLEET if kind in OF_FLEETS else _NAME
         if not pattern.fullmatch(name):
             letters = "letters" if pattern is _FLEET else "small letters"
             refuse(ScenarioError("", name, f"its name may hold {letters}, digits, - and _ only"))
@@ -165,6 +183,22 @@ def _rule(name: str, values: dict[str, Any], units: Mapping[str, str]) -> dict[s
     return _named(written(read_rule(document, units=units)), enabled=enabled)
 
 
+def _prices(_name: str, values: dict[str, Any]) -> dict[str, Any]:
+    read_table(values)
+    return values
+
+
+def _limits(_name: str, values: dict[str, Any]) -> dict[str, Any]:
+    read_limits(values, "")
+    return values
+
+
+def _window(name: str, values: dict[str, Any]) -> dict[str, Any]:
+    document, enabled = _switched(name, values)
+    read_window(document)
+    return _named(document, enabled=enabled)
+
+
 def _switched(name: str, values: dict[str, Any]) -> tuple[dict[str, Any], bool]:
     """The document below a name, and whether it is in force."""
     enabled = Table(values, "", known=None).flag("enabled") if "enabled" in values else True
@@ -181,10 +215,11 @@ def _named(document: dict[str, Any], *, enabled: bool) -> dict[str, Any]:
 
 
 def shown(document: dict[str, Any], *, enabled: bool) -> dict[str, Any]:
-    """What is kept of a job or a rule, as a document declares it."""
+    """What is kept of a job, a rule or a window, as a document declares it."""
     return _named(plain(document), enabled=enabled)
 
 
 def kept(name: str, values: dict[str, Any]) -> tuple[dict[str, Any], bool]:
-    """What of a job or a rule is to be kept, and whether it is in force: of what was read."""
+    """What of a job, a rule or a window is to be kept, and whether it is in force: of what was
+    read."""
     return _switched(name, values)

@@ -8,10 +8,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from routing.alerts.models import AlertRule, Receiver
-from routing.declared.document import VERSION, shown
+from routing.approvals.models import ApprovalLimits
+from routing.costs.models import PriceTable
+from routing.declared.document import KINDS, VERSION, shown
 from routing.declared.text import Format, plain, write
 from routing.jobs.models import Job
 from routing.models import Policy
+from routing.windows.models import Window
 
 
 @dataclass(frozen=True)
@@ -36,10 +39,9 @@ class State:
 
 
 def read_state() -> State:
-    """Everything that is kept by name: no clocks, no versions and no keys are in it."""
-    tables: dict[str, dict[str, dict[str, Any]]] = {
-        kind: {} for kind in ("fleets", "policies", "receivers", "jobs", "alert_rules")
-    }
+    """Everything that is kept by name: no clocks, no versions and no keys are in it. What earlier
+    releases left of a fleet that went has a version, and no place."""
+    tables: dict[str, dict[str, dict[str, Any]]] = {kind: {} for kind in KINDS}
     versions = {}
     for policy in Policy.objects.select_related("fleet"):
         name = policy.fleet_id
@@ -58,4 +60,17 @@ def read_state() -> State:
         for row in rows:
             tables[kind][row.name] = shown(row.document, enabled=row.enabled)
             versions[kind, row.name] = row.version
+    fleets = tables["fleets"]
+    for price_table in PriceTable.objects.all():
+        versions["prices", price_table.name] = price_table.version
+        if price_table.name in fleets:
+            tables["prices"][price_table.name] = plain(price_table.document)
+    for limits in ApprovalLimits.objects.all():
+        versions["approval_limits", limits.name] = limits.version
+        if limits.name in fleets:
+            tables["approval_limits"][limits.name] = plain(limits.limits)
+    for window in Window.objects.all():
+        versions["windows", window.name] = window.version
+        if window.fleet == "" or window.fleet in fleets:
+            tables["windows"][window.name] = shown(window.document, enabled=window.enabled)
     return State(tables, versions)

@@ -17,12 +17,15 @@ from typing import Any, Final, Literal, NoReturn
 import tomli_w
 import yaml
 
+from routing.declared.lines import line_of, lines_of
+
 Format = Literal["toml", "yaml", "json"]
 FORMATS: Final[tuple[Format, ...]] = ("toml", "yaml", "json")
 MAX_BYTES: Final = 4 * 1024 * 1024
 MAX_DEPTH: Final = 40
 _LARGEST_WHOLE: Final = 2**53
 _NUMBER = re.compile(r"-?(0|[1-9][0-9]*)")
+_TOML_LINE = re.compile(r"\(at line ([0-9]+), column [0-9]+\)$")
 _FRACTION = re.compile(r"[-+]?(\.[0-9]+|(0|[1-9][0-9]*)(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
 _WORDS: Final[dict[str, Any]] = {
     **{word: True for word in ("true", "True", "TRUE")},
@@ -32,11 +35,12 @@ _WORDS: Final[dict[str, Any]] = {
 
 
 class Unreadable(ValueError):
-    """A document that cannot be read: where, as a path or `line N`, and why."""
+    """A document that cannot be read: where, as a path or `line N`, and why. `line` is None where
+    only the path is known."""
 
-    def __init__(self, where: str, value: Any, message: str) -> None:
+    def __init__(self, where: str, value: Any, message: str, line: int | None = None) -> None:
         super().__init__(f"{where}: {message}")
-        self.where, self.value, self.message = where, value, message
+        self.where, self.value, self.message, self.line = where, value, message, line
 
 
 def read(raw: bytes, format_: Format) -> dict[str, Any]:
@@ -58,7 +62,11 @@ def read(raw: bytes, format_: Format) -> dict[str, Any]:
         raise Unreadable("document", None, "is nested too deeply") from None
     if not isinstance(found, dict):
         raise Unreadable("document", None, "must be a table")
-    _check(found)
+    try:
+        _check(found)
+    except Unreadable as exc:
+        line = line_of(exc.where, lines_of(text, format_))
+        raise Unreadable(exc.where, exc.value, exc.message, line) from None
     return found
 
 
@@ -138,7 +146,9 @@ def _read_toml(text: str) -> Any:
     try:
         return tomllib.loads(text)
     except ValueError as exc:
-        raise Unreadable("document", None, f"is not TOML: {exc}") from None
+        at = _TOML_LINE.search(str(exc))
+        line = int(at[1]) if at else text.count("\n") + 1  # it is "at end of document"
+        raise Unreadable("document", None, f"is not TOML: {exc}", line) from None
 
 
 def _read_json(text: str) -> Any:
@@ -158,7 +168,8 @@ def _read_json(text: str) -> Any:
     except Unreadable:
         raise
     except ValueError as exc:
-        raise Unreadable("document", None, f"is not JSON: {exc}") from None
+        line = exc.lineno if isinstance(exc, json.JSONDecodeError) else None
+        raise Unreadable("document", None, f"is not JSON: {exc}", line) from None
 
 
 def _read_yaml(text: str) -> Any:
@@ -166,9 +177,10 @@ def _read_yaml(text: str) -> Any:
         return _Yaml(text).document()
     except yaml.YAMLError as exc:
         mark = getattr(exc, "problem_mark", None)
-        where = f"line {mark.line + 1}" if mark else "document"
+        line = mark.line + 1 if mark else None
+        where = "document" if line is None else f"line {line}"
         why = getattr(exc, "problem", None) or "holds what may not be in it"
-        raise Unreadable(where, None, f"is not YAML: {why}") from None
+        raise Unreadable(where, None, f"is not YAML: {why}", line) from None
     except ValueError as exc:
         if isinstance(exc, Unreadable):
             raise
@@ -223,7 +235,8 @@ class _Yaml:
         return found
 
     def _wrong(self, event: Any, message: str) -> Unreadable:
-        return Unreadable(f"line {event.start_mark.line + 1}", None, message)
+        line = event.start_mark.line + 1
+        return Unreadable(f"line {line}", None, message, line)
 
 
 def _scalar(text: str) -> Any:

@@ -1,4 +1,4 @@
-"""`manage.py apply FILE`: make a document of fleets, policies, jobs, alerts and receivers so."""
+"""`manage.py apply FILE`: make a document of all that is kept by name so."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from routing.declared.text import FORMATS
 
 
 class Command(BaseCommand):
-    help = "Write fleets, policies, jobs, alert rules and receivers as one document."
+    help = "Write all that is kept by name as one document (docs/declared.md)."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("--format", choices=FORMATS, default="toml")

@@ -112,6 +112,9 @@ def test_limits_are_tightened_alone_and_loosened_by_two(
     assert loosens(read_limits(was), read_limits(now)) is is_looser
     found = passed({}, "approval_limits.update", {"limits": was}, {"limits": now})
     assert found == (["approvals"] if is_looser else [])
+    # Limits that are deleted are as loose as can be.
+    gone = passed({}, "approval_limits.delete", {"limits": was}, None)
+    assert gone == (["approvals"] if was else [])
 
 
 @pytest.mark.parametrize(

@@ -133,6 +133,8 @@ def test_the_next_spans() -> None:
         ({"when": FREEZE["when"] | {"zone": "Mars/Olympus"}}, "when.zone"),
         ({"when": FREEZE["when"] | {"to": "2026-11-29 13:01"}}, "when.to"),
         ({"when": FREEZE["when"] | {"to": "2028-11-29 13:01"}}, "when.to"),
+        ({"when": FREEZE["when"] | {"to": "9999-12-31 23:59"}}, "when.to"),
+        ({"when": FREEZE["when"] | {"from": "9999-06-01 00:00"}}, "when.from"),
         ({"when": FREEZE["when"] | {"from": "08:00"}}, "when.from"),
         ({"when": FREEZE["when"] | {"from": "2026-02-30 08:00"}}, "when.from"),
         ({"when": CHANGES["when"] | {"from": "2026-11-29 13:01"}}, "when.from"),

@@ -60,6 +60,12 @@ def with_pinned_roles(plan: ClusterPlan, pin: HeldPlan) -> ClusterPlan:
 Forced = tuple[ClusterPlan, str, str]
 
 
+def pinned(s: Situation, name: str) -> ClusterPlan | None:
+    """What a hold of mode and t makes of the cluster's plan; None where none is in force."""
+    found = _pinned(s, name, s.clusters[name], [])
+    return None if found is None else found[0]
+
+
 def _pinned(s: Situation, name: str, running: ClusterPlan, clamps: list[Clamp]) -> Forced | None:
     pin = s.pins.get(name)
     if pin is None:

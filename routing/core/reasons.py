@@ -27,15 +27,15 @@ REASONS: dict[str, str] = {
     # adopted by a person, or waiting for one
     "Held": "A person pinned the plan; owner and expiry are in the message.",
     "Paused": "The policy is paused: nothing is decided until it is resumed.",
-    "Frozen": "A freeze holds the change back until the end that the message names.",
+    "Frozen": "A freeze keeps the change back until the end that the message names.",
     # issued by the scheduler without asking the core
     "Initial": "The first plan of the fleet, as its scenario starts.",
     "EpochRaised": "The last plan again, under an epoch that an operator raised.",
     # held
     "Optimal": "No threshold gains as much headroom as a change must.",
     "WithinNoise": "A better threshold shows, but its gain is not clear of sampling noise.",
-    "GainPending": "A better threshold shows and has to last for the hold time first.",
-    "RolesGainPending": "Better roles show and have to last for the hold time first.",
+    "GainPending": "A better threshold shows and has to last a while first.",
+    "RolesGainPending": "Better roles show and have to last a while first.",
     "AfterStateFull": "A role would shrink whose KV cache is measured too full for that.",
     "RolesDwell": "Roles were moved too recently, or the last attempt failed.",
     "BottleneckForbids": "What limits a cluster forbids what the model alone would change.",

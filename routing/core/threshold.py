@@ -28,12 +28,14 @@ class Proposal:
 
     `gain_ratio` 0.05: the model's best t carries 5 % more than the running plan (or sends 5 % less
     remote where that is the objective). `significant`: the aim gains in spite of sampling noise.
-    `gains`: what each cluster's own headroom gains.
+    `gains`: what each cluster's own headroom gains. `promised_ratio`: the gain of the aim itself,
+    which keeps clear of noise and may be a little less; it is what people are told.
     """
 
     plans: dict[str, ClusterPlan]
     prediction: Prediction
     gain_ratio: float
+    promised_ratio: float
     significant: bool
     saves_remote: bool
     gains: Mapping[str, float]
@@ -49,11 +51,13 @@ def propose(situation: Situation, model: FleetModel, current: Prediction) -> Pro
     now = situation.draws.at(running)
     now_h, aimed_h = now.headroom, loads.headroom  # (n_draws,)
     gain = _ratio(best.prediction.headroom, before.headroom)
+    promised = _ratio(after.headroom, before.headroom)
     # One cluster may gain although another one limits the fleet as before.
     gains = _gains(situation, model, before, best)
     its_gain, name = max(((capped, name) for name, (capped, _) in gains.items()), default=(0.0, ""))
     if name and its_gain > gain:
         gain, most = its_gain, situation.params.headroom_target
+        promised = _gains(situation, model, before, Optimum(aimed, after))[name][0]
         now_h = np.minimum(now.headroom_of(name), most)
         aimed_h = np.minimum(loads.headroom_of(name), most)
     logs = np.log(aimed_h) - np.log(now_h)
@@ -61,6 +65,7 @@ def propose(situation: Situation, model: FleetModel, current: Prediction) -> Pro
     saves = target is not None and float(np.log(now_h).mean()) >= math.log(target) - _TIE
     if saves:
         gain, surely = _ratio(before.remote_fraction, after.remote_fraction), True
+        promised = gain
     return Proposal(
         plans={
             name: dataclasses.replace(
@@ -74,6 +79,7 @@ def propose(situation: Situation, model: FleetModel, current: Prediction) -> Pro
         },
         prediction=after,
         gain_ratio=gain,
+        promised_ratio=promised,
         significant=surely,
         saves_remote=saves,
         gains={name: whole for name, (_, whole) in gains.items()},

@@ -66,7 +66,7 @@ def _damped(s: Situation, aim: Proposal, current: Prediction) -> Verdict:
         waits.append(("RateLimited", soon[0], soon[1]))
     if waits:
         reason, why, at_s = max(waits, key=lambda wait: wait[2])
-        text = words.pending(s.clusters, aim.plans, aim.gain_ratio, why)
+        text = words.pending(s.clusters, aim.plans, aim.promised_ratio, why)
         return s.hold(reason, text, next_at_s=at_s, gain_since_s=since_s, clamps=clamps)
     reason = _reason(s, changed, aim, current, urgent=urgent)
     text = words.adopted(s.clusters, changed, aim, current, s.predict({**s.clusters, **changed}))

@@ -76,7 +76,7 @@ def _neighbours(
         roles = (present[0] + by, present[1] - by)
         if roles[0] < cluster.min_prefill or roles[1] < cluster.min_decode:
             continue
-        found = best_t_of(s, s.model, name, roles, {**s.clusters, **aimed})
+        found = best_t_of(s, s.model, name, roles, {**s.clusters, **aimed}).prediction
         gain = more(found, best)
         row = _row(s, label, words.role_moves({name: present}, {name: roles}), found)
         rows.append(

@@ -112,7 +112,7 @@ def frozen(freeze: Freeze) -> str:
 
 def held_back(freeze: Freeze, message: str) -> str:
     """What a freeze kept from being adopted."""
-    return f"Held because of {frozen(freeze)}. Without it: {message}"
+    return f"Kept back by {frozen(freeze)}. Without it: {message}"
 
 
 def _moment(at_s: float) -> str:
@@ -206,7 +206,8 @@ def adopted(
     capacity = "" if expected is None else f" -> {expected.lambda_max_rps:.2f}"
     return (
         f"{moves}{best}, because {stage(current.bottleneck)} limits: capacity "
-        f"{current.lambda_max_rps:.2f}{capacity} requests/s, {aim.gain_ratio:+.0%} at the best t."
+        f"{current.lambda_max_rps:.2f}{capacity} requests/s, "
+        f"{aim.promised_ratio:+.0%} at the best t."
     )
 
 

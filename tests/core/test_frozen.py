@@ -46,7 +46,7 @@ def test_it_decides_the_same_and_does_not_push() -> None:
     assert held.plan == plan(4000)
     assert (held.best, held.best_plan, held.clamps) == (free.best, free.best_plan, free.clamps)
     assert held.message == (
-        "Held because of freeze black-friday until 1970-01-01 01:23:20 UTC: peak trading. "
+        "Kept back by freeze black-friday until 1970-01-01 01:23:20 UTC: peak trading. "
         f"Without it: {free.message}"
     )
     assert held.next_action_at_s == 5000.0

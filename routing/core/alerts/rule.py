@@ -26,7 +26,8 @@ _MAX_TEXT = 500
 
 @dataclass(frozen=True)
 class Source:
-    """What figures are of: an instance, a link, a router, or a fleet's loop. `name` is its path."""
+    """What figures are of: an instance, a link, a router, a fleet's loop, or a change that waits to
+    be approved. `name` is its path."""
 
     fleet: str
     cluster: str

@@ -55,13 +55,14 @@ def best_t_of(
     name: str,
     roles: Roles,
     plans: Mapping[str, ClusterPlan],
-) -> Prediction:
+) -> Optimum:
     """What the fleet carries with cluster `name` at these roles and its best t, the others as
     planned; in a large fleet at the planned t."""
     settings = s.settings(plans)
     if len(settings) > LARGE_FLEET:
         planned = dataclasses.replace(settings[name], n_prefill=roles[0], n_decode=roles[1])
-        return predict(model, {**settings, name: planned})
+        settings = {**settings, name: planned}
+        return Optimum(settings, predict(model, settings))
     freedom = {}
     for other, setting in settings.items():
         n_prefill, n_decode = as_roles(setting)
@@ -69,7 +70,7 @@ def best_t_of(
             setting.threshold, setting.threshold, n_prefill=n_prefill, n_decode=n_decode
         )
     freedom[name] = s.freedom(name, roles)
-    return s.optimum(freedom).prediction
+    return s.optimum(freedom)
 
 
 def gain_of(s: Situation, before: Optimum, after: Optimum) -> float:

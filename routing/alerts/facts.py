@@ -13,6 +13,7 @@ from django.db.models import Count, OuterRef, Q, Subquery
 
 from routing import bills, fleets
 from routing.alerts.signals import TOTAL
+from routing.approvals.models import Proposal
 from routing.core.alerts.rule import Source
 from routing.core.alerts.track import Floats
 from routing.delivery import LATE_AFTER_S, SILENT_AFTER_S
@@ -221,6 +222,26 @@ def _bills(signals: tuple[str, ...], now: datetime.datetime) -> Facts:
     return Facts(tuple(source for source, _ in rows), dict.fromkeys(signals, ratios))
 
 
+def _approvals(signals: tuple[str, ...], now: datetime.datetime) -> Facts:
+    """Changes that wait for a second person, each a source. One that is decided is none any more,
+    and what fired of it is over."""
+    rows = Proposal.objects.filter(state="open", expires_at__gt=now)
+    found = sorted(
+        (f"{fleet}/proposal-{pk}" if fleet else f"proposal-{pk}", fleet, asked_at, expires_at)
+        for pk, fleet, asked_at, expires_at in rows.values_list(
+            "pk", "fleet", "asked_at", "expires_at"
+        )
+    )
+    figures = {
+        "approval.waits_s": [(now - asked_at).total_seconds() for *_, asked_at, _ in found],
+        "approval.ends_in_s": [(ends_at - now).total_seconds() for *_, ends_at in found],
+    }
+    return Facts(
+        tuple(Source(fleet, "", "", name) for name, fleet, *_ in found),
+        {signal: np.array(figures[signal], np.float64) for signal in signals},
+    )
+
+
 _READERS: Final = {
     "instance": _readings("instance"),
     "link": _readings("link"),
@@ -228,4 +249,5 @@ _READERS: Final = {
     "loop": _loops,
     "plan": _loops,
     "bill": _bills,
+    "approval": _approvals,
 }

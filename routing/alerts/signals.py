@@ -23,7 +23,7 @@ _OWN: Final = {
     "age_s": "s",  # since the newest reading came in; never missing
     "down": "",  # 1 where nobody answers, the reading failed or is older than `facts.STALE_S`
 }
-_LOOP: Final = {
+_OTHER: Final = {
     "loop.age_s": "s",
     "loop.duration_ms": "ms",
     "loop.is_held": "",
@@ -32,6 +32,8 @@ _LOOP: Final = {
     "plan.routers_drifted": "routers",
     "plan.did_harm": "",
     "bill.p95_of_cap_ratio": "",
+    "approval.waits_s": "s",
+    "approval.ends_in_s": "s",
 }
 _STRUCTS: Final = {
     "instance": wire.InstanceSignals,
@@ -69,7 +71,7 @@ def _all() -> Iterator[tuple[str, str]]:
         for name, unit in _OWN.items():
             yield f"{kind}.{name}", unit
     yield "link.use_ratio", ""
-    yield from _LOOP.items()
+    yield from _OTHER.items()
 
 
 UNITS: Final = dict(_all())

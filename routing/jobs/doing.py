@@ -28,16 +28,36 @@ class Done:
     proposal: int | None = None
 
 
-def act(document: JobDocument, *, actor: str, via: str, key: str, now: datetime.datetime) -> Done:
-    """Do it, or propose it where it needs a second person. Raises Refused."""
+def act(
+    document: JobDocument,
+    *,
+    actor: str,
+    via: str,
+    key: str,
+    due_at: datetime.datetime,
+    now: datetime.datetime,
+) -> Done:
+    """Do it, or propose it where it needs a second person. Raises Refused.
+
+    What it holds ends `for_s` after `due_at`, however late it was found: a job that is due at that
+    very moment finds nothing held.
+    """
     try:
-        return _act(document, actor=actor, via=via, key=key, now=now)
+        return _act(document, actor=actor, via=via, key=key, due_at=due_at, now=now)
     except Proposed as proposed:
         pk = proposed.kept().pk
         return Done(f"asked for a second person: proposal {pk}", proposal=pk)
 
 
-def _act(document: JobDocument, *, actor: str, via: str, key: str, now: datetime.datetime) -> Done:
+def _act(
+    document: JobDocument,
+    *,
+    actor: str,
+    via: str,
+    key: str,
+    due_at: datetime.datetime,
+    now: datetime.datetime,
+) -> Done:
     do, reason = document.do, f"Job {document.name}: {document.reason}"
     who = {"actor": actor, "via": via, "reason": reason, "now": now}
     if do.kind == "mode":
@@ -47,7 +67,7 @@ def _act(document: JobDocument, *, actor: str, via: str, key: str, now: datetime
             fleet=document.fleet, span=datetime.timedelta(seconds=do.span_s), **who
         )
         return Done(f"profiles are being fitted: see proposal {asked_fit.pk}")
-    expires_at = now + datetime.timedelta(seconds=do.for_s)
+    expires_at = due_at + datetime.timedelta(seconds=do.for_s)
     if do.kind == "plan":
         hold = commands.place_hold(
             fleet=document.fleet,

@@ -88,6 +88,9 @@ def _make_due(now: datetime.datetime) -> None:
                 _add(job, moment, now, "skipped", "a later one was due by then")
             elif late_s > document.grace_s:
                 _add(job, moment, now, "skipped", f"found {late_s:.0f} s late, over its grace")
+            elif 0.0 < document.do.for_s <= late_s:
+                text = f"found {late_s:.0f} s late, when it would be over"
+                _add(job, moment, now, "skipped", text)
             else:
                 _add(job, moment, now, "due", "")
 
@@ -167,7 +170,9 @@ def _done(document: JobDocument, version: int, row: JobRun, now: datetime.dateti
         return doing.preview(document, now=now)
     approval = None if row.asked_by else rows.of_job(document.name, version)
     with gate.approved(approval):
-        return doing.act(document, actor=actor, via=VIA, key=f"job-run-{row.pk}", now=now)
+        return doing.act(
+            document, actor=actor, via=VIA, key=f"job-run-{row.pk}", due_at=row.due_at, now=now
+        )
 
 
 def _decided(row: JobRun, now: datetime.datetime) -> None:
@@ -200,7 +205,7 @@ def _follow(row: JobRun, now: datetime.datetime) -> None:
         return
     state = "done" if moved.state == "done" else "failed"
     why = f": {moved.reason}" if state == "failed" and moved.reason else ""
-    _end(row, state, f"rebalance {moved.pk} is {moved.state}{why}", now)
+    _end(row, state, f"{row.text}: rebalance {moved.pk} is {moved.state}{why}", now)
 
 
 def _end(row: JobRun, state: str, text: str, now: datetime.datetime) -> None:

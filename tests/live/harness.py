@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import http.cookiejar
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -11,6 +13,7 @@ import sys
 import time
 import tomllib
 import urllib.error
+import urllib.parse
 import urllib.request
 from pathlib import Path
 from typing import Any
@@ -43,7 +46,11 @@ class Demo:
 
     def __enter__(self) -> Demo:
         self.state.mkdir(parents=True, exist_ok=True)
-        self.start()
+        try:
+            self.start()
+        except BaseException:
+            self.stop()
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -58,7 +65,7 @@ class Demo:
                 stdout=out,
                 stderr=subprocess.STDOUT,
             )
-        deadline_s = time.monotonic() + 90
+        deadline_s = time.monotonic() + 600
         while "ready after" not in self.log.read_text().rpartition("up       | stopped")[2]:
             assert self.process.poll() is None, self.log.read_text()[-3000:]
             assert time.monotonic() < deadline_s, self.log.read_text()[-3000:]
@@ -94,6 +101,40 @@ class Demo:
         }
         self._json(url, headers, "PATCH", {"knobs": knobs, "reason": "the proof's setting"})
 
+    def put(self, path: str, body: Any) -> Any:
+        """What REST answers to something new, `path` below the demo's fleet."""
+        url = f"http://127.0.0.1:{self.port}/api/v1/fleets/prfaas-1t{path}"
+        headers = {"Authorization": f"Bearer {self.token}", "Content-Type": "application/json"}
+        return self._json(url, headers, "PUT", body)
+
+    def audit(self) -> list[dict[str, Any]]:
+        """What was changed in the fleet and by whom, oldest first."""
+        return self._all(f"http://127.0.0.1:{self.port}/api/v1/audit?fleet=prfaas-1t&limit=200")
+
+    def admin(self) -> tuple[str, str]:
+        """Name and first password of the administrator that the first start made."""
+        found = re.search(r"log in as (\S+) with password (\S+)", self.log.read_text())
+        assert found is not None
+        return found[1], found[2]
+
+    def pages(self, *paths: str) -> list[str]:
+        """Pages as its administrator sees them."""
+        base, jar = f"http://127.0.0.1:{self.port}", http.cookiejar.CookieJar()
+        opener = urllib.request.build_opener(urllib.request.HTTPCookieProcessor(jar))
+        opener.open(f"{base}/login/", timeout=30).close()
+        token = next(cookie.value for cookie in jar if "csrf" in cookie.name)
+        name, password = self.admin()
+        said = {"username": name, "password": password, "csrfmiddlewaretoken": token or ""}
+        request = urllib.request.Request(
+            f"{base}/login/", urllib.parse.urlencode(said).encode(), {"Referer": f"{base}/login/"}
+        )
+        opener.open(request, timeout=30).close()
+        found = []
+        for path in paths:
+            with opener.open(f"{base}{path}", timeout=30) as answer:
+                found.append(answer.read().decode())
+        return found
+
     def roles(self) -> dict[str, dict[str, int]]:
         """How many engines of each cluster say that they prefill and decode."""
         found: dict[str, dict[str, int]] = {}
@@ -113,8 +154,11 @@ class Demo:
 
     def all(self, path: str) -> list[Any]:
         """Every row of a paged list, oldest first."""
+        return self._all(f"http://127.0.0.1:{self.port}/api/v1/fleets/prfaas-1t{path}?limit=200")
+
+    def _all(self, first: str) -> list[Any]:
         rows: list[Any] = []
-        url: str | None = f"http://127.0.0.1:{self.port}/api/v1/fleets/prfaas-1t{path}?limit=200"
+        url: str | None = first
         while url:
             page = self._json(url, {"Authorization": f"Bearer {self.token}"})
             rows += page["results"]

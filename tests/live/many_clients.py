@@ -6,7 +6,7 @@ Each is the gate's own `PlanClient` with a `PlanBoard` of its own, and no gate a
 `--behind` of them reach the console over two ways that stdin opens and shuts, half of them each:
 `shut` makes one a black hole, where connections stay and nothing passes, and the other refuse;
 `open` heals both. `report` prints one line of JSON: by version when each client ran it, what each
-runs now and how it is in contact. The end of stdin ends the process.
+runs now, how it is in contact, and which ended by themselves. The end of stdin ends the process.
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ def config_of(name: str, url: str, token_file: str, ack_interval_s: float) -> Ga
     )
 
 
-def report(members: list[Member]) -> dict[str, Any]:
+def report(members: list[Member], tasks: list[asyncio.Task[None]]) -> dict[str, Any]:
     ran: dict[int, dict[str, float]] = defaultdict(dict)
     for member in members:
         for version, at_s in member.ran_s.items():
@@ -157,6 +157,11 @@ def report(members: list[Member]) -> dict[str, Any]:
         "ran_s": ran,
         "running": {m.config.router: m.ack().version_running for m in members},
         "contact": {m.config.router: m.client.contact for m in members},
+        "ended": {
+            member.config.router: "cancelled" if task.cancelled() else repr(task.exception())
+            for member, task in zip(members, tasks, strict=True)
+            if task.done()
+        },
     }
 
 
@@ -191,7 +196,8 @@ async def serve(args: argparse.Namespace) -> None:
             elif word == "open":
                 await hole.heal()
                 await wall.heal()
-            print(json.dumps(report(members) if word == "report" else {"done": word}), flush=True)
+            said = report(members, tasks) if word == "report" else {"done": word}
+            print(json.dumps(said), flush=True)
         for task in tasks:
             task.cancel()
         ended = await asyncio.gather(*tasks, return_exceptions=True)
@@ -239,8 +245,10 @@ class Clients:
         self._answer()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, failed: type[BaseException] | None, *_: object) -> None:
         self.process.communicate(timeout=30)
+        if failed is None and self.process.returncode:
+            raise AssertionError(f"clients failed:\n{self._log.read_text()[-3000:]}")
 
     def tell(self, word: str) -> dict[str, Any]:
         """`shut`, `open` or `report`; its answer."""

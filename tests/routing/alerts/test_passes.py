@@ -9,10 +9,12 @@ import pytest
 
 from routing.alerts import incidents, passes, rules, silences
 from routing.alerts.models import AlertTracks, Incident
+from routing.approvals.proposals import reject
 from routing.commands import Refused, Stale
 from routing.models import Action, Fleet
 from telemetry import wire
 from tests.routing.alerts.case import BY, FULL, put
+from tests.routing.approvals.case import BOB, hold, limit, proposed
 from tests.routing.cases import NOW, NOW_S, after, feed, link, make_fleet
 
 pytestmark = pytest.mark.django_db
@@ -119,6 +121,7 @@ def test_it_goes_on_where_another_process_stopped(fleet: Fleet) -> None:
         ("loop.age_s", 10, None),
         ("plan.gates_silent", 0, None),
         ("bill.p95_of_cap_ratio", 0.8, None),
+        ("approval.waits_s", 0, None),
     ],
 )
 def test_other_signals_are_read(
@@ -129,6 +132,29 @@ def test_other_signals_are_read(
     assert [m["source"] for row in look(0).opened for m in row.members] == (
         [source] if source else []
     )
+
+
+def test_what_waits_for_a_second_person_too_long_or_runs_out_soon(fleet: Fleet) -> None:
+    """Each proposal is a source of its own; decided, it is none and its incident is over."""
+    limit({"hold_s": 1800.0, "expires_s": 3600.0})
+    waits = {"signal": "approval.waits_s", "threshold": 900, "for_s": 0, "group_by": "source"}
+    put(FULL | waits | {"name": "waits"})
+    put(FULL | waits | {"name": "elsewhere", "where": {"source": "f2/*"}})
+    ends = {"signal": "approval.ends_in_s", "is": "below", "threshold": 600}
+    put(FULL | waits | ends | {"name": "ends"})
+    assert look(0).opened == ()
+    row = proposed(hold, for_s=7200.0)
+    proposed(hold, now=after(2500.0), for_s=7000.0)
+    assert look(900.0).opened == ()
+    [opened] = look(910.0).opened
+    source = f"f1/proposal-{row.pk}"
+    assert (opened.rule, opened.fleet, opened.group) == ("waits", "f1", source)
+    assert opened.sentence == f"{source}: approval.waits_s is 910 s, above 900 s"
+    [soon] = look(3010.0).opened
+    assert (soon.rule, soon.members[0]["source"]) == ("ends", source)
+    reject(proposal_id=row.pk, now=after(3011.0), **BOB)
+    assert {closed.rule for closed in look(3020.0).closed} == {"waits", "ends"}
+    assert not Incident.objects.filter(resolved_at=None).exists()
 
 
 def test_links_are_of_their_fleet_and_sending_cluster(fleet: Fleet) -> None:

@@ -18,7 +18,7 @@ from routing import commands, rebalance
 from routing.commands import Refused, Stale
 from routing.jobs import doing, jobs, runs, when
 from routing.jobs.models import Job, JobRun
-from routing.models import Action, Fleet, Hold, Policy, Rebalance
+from routing.models import Action, Fleet, Hold, Policy, Rebalance, Tick
 from tests.routing import test_rebalance_by_hand as by_hand
 from tests.routing.cases import NOW, after, make_fleet
 from tests.routing.jobs.case import ADVISE, BY, MORNING, put
@@ -130,7 +130,34 @@ def test_roles_are_asked_for_and_followed_to_their_end(moving: Fleet) -> None:
     assert row.hold == hold
     assert work(75.0)[0][0] == "moving"
     rebalance.end(row, "done", "", after(80.0))
-    assert work(85.0) == [("done", f"rebalance {row.pk} is done")]
+    said = f"asked for 5 prefill and 3 decode: rebalance {row.pk} is done"
+    assert work(85.0) == [("done", said)]
+
+
+def test_one_job_follows_another_at_the_very_moment_that_ends_its_hold(moving: Fleet) -> None:
+    """Found late, what it holds still ends when it was to: the next one is not refused for it."""
+    do = {"kind": "roles", "cluster": "pd", "for_s": 120.0}
+    when = ADVISE["when"] | {"at": "13:01"}
+    day = {"do": do | {"n_prefill": 4, "n_decode": 4}, "when": when}
+    put(MORNING | {"name": "day"} | day, now=after(25.0))
+    back = {"do": do | {"n_prefill": 3, "n_decode": 5}, "when": when | {"at": "13:03"}}
+    put(MORNING | {"name": "back"} | back, now=after(25.0))
+    assert work(64.0) == [("moving", "asked for 4 prefill and 4 decode")]
+    assert Hold.objects.get().expires_at == after(180.0)
+    by_hand.run(70.0, 70.0)
+    rebalance.end(Rebalance.objects.get(), "done", "", after(80.0))
+    tick = Tick.objects.latest("seq")
+    tick.observed["pd"]["pd"] |= {"n_prefill": 4, "n_decode": 4}
+    tick.save()
+    assert work(180.0)[-1] == ("moving", "asked for 3 prefill and 5 decode")
+    assert Hold.objects.latest("pk").owner == "job back"
+
+
+def test_what_would_be_over_is_not_begun(moving: Fleet) -> None:
+    few = {"kind": "at_least_prefill", "cluster": "pd", "n_prefill": 5, "for_s": 60}
+    put(MORNING | {"do": few, "when": ADVISE["when"] | {"at": "13:01"}}, now=after(25.0))
+    assert work(120.0) == [("skipped", "found 60 s late, when it would be over")]
+    assert not Hold.objects.exists()
 
 
 @pytest.mark.parametrize("ends_as", ["failed", "expired", "cancelled"])

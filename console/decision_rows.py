@@ -9,7 +9,7 @@ from typing import Any, Final
 from django.http import StreamingHttpResponse
 
 from console import csv_cells, json_rows, timeline, verdicts
-from console.plans import headline_words
+from console.plans import in_a_line
 from console.spells import Spell
 from routing.models import Decision
 
@@ -58,7 +58,7 @@ def _of_decision(row: Decision) -> dict[str, Any]:
         "version": None if row.version is None else f"{row.epoch}.{row.version}",
         "reason": row.reason,
         "who": timeline.who(row.reason, row.message),
-        "changed": headline_words(row.previous, row.plan),
+        "changed": in_a_line(timeline.parts(row)),
         "message": row.message,
         "gain_ratio": verdicts.gain_ratio(row.headroom_before, row.headroom_after),
         "decision": row.pk,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cached_property
@@ -234,12 +234,26 @@ def narrowed(rows: Iterable[InstanceRow], asked: QueryDict) -> list[InstanceRow]
     """Those whose path, role, engine or state contains `q`, of the cluster, role and state."""
     words = asked.get("q", "").lower()
     exact = {key: value for key in ("cluster", "role", "state") if (value := asked.get(key))}
+    left = [row for row in rows if all(getattr(row, key) == value for key, value in exact.items())]
+    if not words:
+        return left
+    states = _words_of(left)
     return [
         row
-        for row in rows
-        if all(getattr(row, key) == value for key, value in exact.items())
-        and (not words or words in f"{row.path} {row.role} {row.engine} {row.mark.text}".lower())
+        for row, state in zip(left, states, strict=True)
+        if words in f"{row.path} {row.role} {row.engine} {state}".lower()
     ]
+
+
+def _words_of(rows: Iterable[InstanceRow]) -> Iterator[str]:
+    """How the state of each is called: thousands are called alike."""
+    known: dict[tuple[str, str | None, float | None], str] = {}
+    for row in rows:
+        read = row.reading
+        alike = (row.state, read.error, read.received_s if row.state == "silent" else None)
+        if alike not in known:
+            known[alike] = row.mark.text
+        yield known[alike]
 
 
 def sorts_by_ttft(asked: QueryDict) -> bool:

@@ -6,23 +6,31 @@ show the same rows.
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections import Counter
 from collections.abc import Collection, Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cached_property
 from typing import Any, Final
 
 from django.core.paginator import Paginator
-from django.db.models import Exists, OuterRef, Q, Subquery
+from django.db.models import Exists, FloatField, Func, OuterRef, Q, Subquery
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.utils import timezone
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy as _lazy
+from msgspec import structs
 
-from console import onboarding_missing, onboarding_refused, onboarding_steps, onboarding_words
+from console import (
+    agents_seen,
+    onboarding_missing,
+    onboarding_refused,
+    onboarding_steps,
+    onboarding_words,
+)
 from console.context import FORGOTTEN_AFTER_S
 from console.missing import Finding
 from console.onboarding_agents import (
@@ -39,19 +47,17 @@ from console.onboarding_rows import (
     Inventory,
     Key,
     Read,
-    SignalRow,
     Site,
     SourceRow,
-    StrangerRow,
     expectations,
     rows_at,
-    signal_rows,
     source_rows,
-    stranger_rows,
 )
+from console.onboarding_signals import SignalRow, StrangerRow, signal_rows, stranger_rows
 from console.onboarding_words import Gap
 from console.roles import readable
 from console.wanted import KINDS
+from routing import rights
 from routing.models import Fleet, RouterState
 from telemetry import reports, store
 from telemetry.models import Agent, ApiToken, Source
@@ -60,6 +66,8 @@ SOURCES_PER_PAGE: Final = 50
 AGENTS_PER_PAGE: Final = 25
 MOST_EXPECTED: Final = 60
 STRANGERS_SHOWN: Final = 50
+_UNTOLD: Final[tuple[object, ...]] = (None, {})
+"""What a signal is that a reading does not hold."""
 REPORT_LASTS_S: Final = 90.0
 """An agent that was heard so long after its newest report sends none: what it says is past."""
 SHOWN: Final = {
@@ -104,9 +112,9 @@ class Telemetry:
         """Whether anything of these fleets ever reported (within a day)."""
         return any(row.fleet and row.last_s is not None for row in self.rows)
 
-    def gaps(self, signals: Sequence[SignalRow]) -> list[Gap]:
-        """What is missing that has a next command. Before anything reported the path is enough."""
-        found = onboarding_words.gaps(
+    def gaps(self, signals: Sequence[SignalRow]) -> tuple[list[Gap], int]:
+        """What is missing that has a next command, the first of it in words, and how much it is."""
+        return onboarding_words.gaps(
             self.inventories,
             self.rows,
             self.agents,
@@ -114,12 +122,13 @@ class Telemetry:
             signals,
             self.findings,
             now_s=self.now_s,
+            has_begun=self.has_begun,
         )
-        return found if self.has_begun else [g for g in found if not g.in_path]
 
 
-def load(shown: str | None, now: datetime) -> Telemetry:
-    """Fleet `shown`, or the whole site, as the database has it at `now`."""
+def load(shown: str | None, now: datetime, seen: frozenset[str] | None = None) -> Telemetry:
+    """Fleet `shown`, or the whole site, as the database has it at `now`. Of agents other than
+    those `seen` (None: all) nothing is told."""
     fleets = {
         fleet.pk: fleet for fleet in onboarding_missing.with_loops(Fleet.objects.order_by("name"))
     }
@@ -127,7 +136,9 @@ def load(shown: str | None, now: datetime) -> Telemetry:
         raise Http404(_("There is no such fleet."))
     everyone = inventories(now, fleets.values())
     mine = everyone if shown is None else {shown: everyone[shown]}
-    heard = list(_heard(shown, everyone, now))
+    heard = _heard(shown, everyone, now)
+    if seen is not None:
+        heard = [one for one in heard if one.agent in seen]
     told = reports.told(None if shown is None else {one.agent for one in heard})
     agents = _agents(now)
     current = {
@@ -141,7 +152,7 @@ def load(shown: str | None, now: datetime) -> Telemetry:
     heard = [_as_heard(one, reads.get((one.kind, one.path)), telling) for one in heard]
     rows = source_rows(heard, reads, everyone, shown=shown, now_s=now.timestamp())
     names = {row.agent for row in rows if row.agent}
-    refused = _refused(shown, names, now)
+    refused = _refused(shown, names, now, seen)
     names |= {row.agent for row in refused if row.agent}
     known = {name: one for name, one in agents.items() if shown is None or name in names}
     judged = _agent_rows(known, rows, told, refused, now)
@@ -186,7 +197,7 @@ def _inventory(fleet: Any, gates: tuple[str, ...]) -> Inventory:
     )
 
 
-def _heard(shown: str | None, everyone: Mapping[str, Inventory], now: datetime) -> Iterable[Heard]:
+def _heard(shown: str | None, everyone: Mapping[str, Inventory], now: datetime) -> list[Heard]:
     """Sources of the last day: those of `shown`, all links, and those of no registered fleet."""
     found = Source.objects.filter(last_seen_at__gt=now - timedelta(seconds=FORGOTTEN_AFTER_S))
     if shown is not None:
@@ -197,11 +208,15 @@ def _heard(shown: str | None, everyone: Mapping[str, Inventory], now: datetime) 
         found = found.filter(wanted | stranger)
     columns = found.values_list(
         *("kind", "path", "role", "engine", "engine_version", "agent"),
-        *("first_seen_at", "last_seen_at"),
+        *(_seconds("first_seen_at"), _seconds("last_seen_at")),
     )
-    for kind, path, role, engine, version, agent, first, last in columns.iterator():
-        first_s, last_s = first.timestamp(), last.timestamp()
-        yield Heard(kind, path, role, engine, version, agent, first_s=first_s, last_s=last_s)
+    return [Heard(*row) for row in columns]
+
+
+def _seconds(column: str) -> Func:
+    """A moment as the database tells it in seconds: thousands are many to make datetimes of."""
+    template = "extract(epoch FROM %(expressions)s)::float8"
+    return Func(column, template=template, output_field=FloatField())
 
 
 def _agents(now: datetime) -> dict[str, Known]:
@@ -217,8 +232,8 @@ def _agents(now: datetime) -> dict[str, Known]:
 def _as_heard(one: Heard, read: Read | None, telling: Container[str]) -> Heard:
     """The table of sources is written every few minutes: whoever told more lately counts."""
     if read is not None:
-        return replace(one, last_s=read.heard_s) if read.heard_s > one.last_s else one
-    return replace(one, is_left=True) if one.agent in telling else one
+        return structs.replace(one, last_s=read.heard_s) if read.heard_s > one.last_s else one
+    return structs.replace(one, is_left=True) if one.agent in telling else one
 
 
 def _reads(
@@ -260,10 +275,8 @@ def _read_samples(
     for reading in itertools.chain.from_iterable(newest.values()):
         key = (reading.kind, reading.path)
         if key not in reads:
-            signals = reading.signals
-            found = (n for n in signals.__struct_fields__ if getattr(signals, n) not in (None, {}))
             reads[key] = Read(
-                found=frozenset(found),
+                found=told_of(reading.signals),
                 at_s=reading.received_s,
                 heard_s=reading.received_s,
                 state=reading.state,
@@ -271,7 +284,20 @@ def _read_samples(
             )
 
 
-def _refused(shown: str | None, mine: set[str], now: datetime) -> list[RefusedRow]:
+def told_of(signals: store.Signals) -> frozenset[str]:
+    """Names of the signals that a reading holds: one set for all that hold the same."""
+    return _told(type(signals), tuple(map(_UNTOLD.__contains__, structs.astuple(signals))))
+
+
+@functools.lru_cache(maxsize=1024)
+def _told(kind: type[store.Signals], is_untold: tuple[bool, ...]) -> frozenset[str]:
+    names = zip(kind.__struct_fields__, is_untold, strict=True)
+    return frozenset(name for name, untold in names if not untold)
+
+
+def _refused(
+    shown: str | None, mine: set[str], now: datetime, seen: frozenset[str] | None
+) -> list[RefusedRow]:
     """Refusals of the last day: of agents of the fleet, and of those that belong to none yet."""
     issued = ApiToken.objects.filter(prefix=OuterRef("token"))
     found: Iterable[Any] = reports.refused(
@@ -286,6 +312,8 @@ def _refused(shown: str | None, mine: set[str], now: datetime) -> list[RefusedRo
         token, fleet = row.token_name or "", row.token_fleet or ""
         is_elsewhere = row.reads and row.agent not in mine
         if shown is not None and (is_elsewhere or fleet not in ("", shown)):
+            continue
+        if seen is not None and row.agent not in seen and fleet != shown:
             continue
         rows.append(
             RefusedRow(
@@ -323,7 +351,7 @@ def _agent_rows(
 @readable
 def fleet_page(request: HttpRequest, fleet: str) -> HttpResponse:
     """One fleet's telemetry, or the path to its first figures."""
-    telemetry = load(fleet, timezone.now())
+    telemetry = load(fleet, timezone.now(), agents_seen.by(rights.of(request.user)))
     if request.session.get("fleet") != fleet:  # pages without a fleet keep the last one's frame
         request.session["fleet"] = fleet
     return _page(request, telemetry)
@@ -338,7 +366,8 @@ def site_page(request: HttpRequest) -> HttpResponse:
 def _page(request: HttpRequest, telemetry: Telemetry) -> HttpResponse:
     fleet = telemetry.fleet
     signals = signal_rows(telemetry.rows)
-    gaps, strangers = telemetry.gaps(signals), telemetry.strangers
+    gaps, n_gaps = telemetry.gaps(signals)
+    strangers = telemetry.strangers
     show = request.GET.get("show", "all")
     search = request.GET.get("q", "")
     chosen = chosen_rows(telemetry.rows, show=show, search=search)
@@ -346,12 +375,12 @@ def _page(request: HttpRequest, telemetry: Telemetry) -> HttpResponse:
         "fleet": fleet,
         "missing": telemetry.findings[: onboarding_words.MAX_GAPS] if fleet else [],
         "telemetry": telemetry,
-        "headline": _headline(telemetry, len(gaps)),
+        "headline": _headline(telemetry, n_gaps),
         "expected": worst_expected(telemetry.expected),
         "n_expected": len(telemetry.expected),
         "path": _path(request, fleet, telemetry),
         "gaps": gaps[: onboarding_words.MAX_GAPS],
-        "n_gaps_left": max(len(gaps) - onboarding_words.MAX_GAPS, 0),
+        "n_gaps_left": max(n_gaps - onboarding_words.MAX_GAPS, 0),
         "lacking": [row for row in signals if row.n_lacking],
         "told": [row for row in signals if not row.n_lacking],
         "filters": _filters(telemetry.rows),
@@ -375,7 +404,7 @@ def worst_expected(rows: list[tuple[str, Expected]]) -> list[tuple[str, Expected
     if len(rows) <= MOST_EXPECTED:
         return rows
     order = {tone: place for place, tone in enumerate(("bad", "warn", "info", "off", "good"))}
-    return sorted(rows, key=lambda row: order.get(row[1].mark.tone, 0))[:MOST_EXPECTED]
+    return sorted(rows, key=lambda row: order.get(row[1].tone, 0))[:MOST_EXPECTED]
 
 
 def _headline(telemetry: Telemetry, n_gaps: int) -> str:

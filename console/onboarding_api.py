@@ -13,9 +13,10 @@ from rest_framework.generics import GenericAPIView
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from console import onboarding
+from console import agents_seen, onboarding
 from console.onboarding_rows import STATES, SourceRow
 from console.wanted import KINDS
+from routing import rights
 from routing.api import Page
 from routing.models import Fleet
 from routing.queries import PageQuery, Queried
@@ -106,9 +107,10 @@ class SourceList(Queried, GenericAPIView):
     def get(self, request: Request, fleet: str | None = None) -> Response:
         shown = None if fleet is None else get_object_or_404(Fleet, pk=fleet).pk
         kind, state = self.asked.get("kind"), self.asked.get("state")
+        seen = agents_seen.by(rights.of(request.user))
         rows = [
             row
-            for row in onboarding.load(shown, timezone.now()).rows
+            for row in onboarding.load(shown, timezone.now(), seen).rows
             if kind in (None, row.kind)
             and (row.in_trouble if state == "trouble" else state in (None, row.state))
         ]

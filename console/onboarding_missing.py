@@ -25,20 +25,20 @@ def findings(
     now: datetime,
 ) -> list[Finding]:
     """What the strip of every page says is missing, as far as it is telemetry."""
-    links = [row for row in rows if row.kind == "link"]
+    links: dict[str, SourceRow] = {}
     by_fleet: dict[str, list[SourceRow]] = {}
     for row in rows:
-        by_fleet.setdefault(row.fleet, []).append(row)
+        if row.last_s is None or row.state == "gone":
+            continue
+        if row.kind == "link":
+            links[row.path] = row
+        else:
+            by_fleet.setdefault(row.fleet, []).append(row)
     found = []
     for name, inventory in mine.items():
         # A link is of every fleet that it serves, whichever its row names.
-        others = [row for row in by_fleet.get(name, ()) if row.kind != "link"]
-        heard = [
-            row
-            for row in (*others, *links)
-            if inventory.owns(row) and row.last_s is not None and row.state != "gone"
-        ]
-        found += _findings_of(inventory, heard, agents, now)
+        of_links = (links[path] for path in inventory.links if path in links)
+        found += _findings_of(inventory, [*by_fleet.get(name, ()), *of_links], agents, now)
     return found
 
 

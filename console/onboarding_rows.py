@@ -7,11 +7,13 @@ of `wanted`; what it does tell is in its agent's report, or else in its newest r
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from operator import attrgetter
 from typing import Final
 
+import msgspec
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy as _lazy
 from django.utils.translation import ngettext
@@ -19,9 +21,9 @@ from django.utils.translation import ngettext
 from console import figures
 from console.context import BAD, FORGOTTEN_AFTER_S, GOOD, OFF, STALE_AFTER_S, WARN, Mark
 from console.missing import Loop
-from console.sources import freshness
-from console.wanted import WANTED, Wanted, absent_of, wanted_of
-from telemetry.wire import GATE_KIND, AgentReport, SourceReport
+from console.sources import read_mark
+from console.wanted import Wanted, absent_of, wanted_of
+from telemetry.wire import GATE_KIND, SourceReport
 
 _FRESH: Final = Mark(*GOOD, _lazy("fresh"))
 Key = tuple[str, str]
@@ -30,8 +32,6 @@ Key = tuple[str, str]
 TROUBLE: Final = ("incomplete", "slow", "failed", "down", "silent", "never", "unmatched")
 STATES: Final = ("fresh", *TROUBLE, "gone")
 READ_WELL: Final = ("fresh", "incomplete")
-UNMATCHED_KIND: Final = "unmatched"
-"""A door's report has what no rule matched as a source of this kind (`telemetry.doors`)."""
 
 
 @dataclass(frozen=True)
@@ -55,16 +55,12 @@ class Inventory:
     gates: tuple[str, ...] = ()
     loop: Loop | None = None
 
-    def owns(self, row: SourceRow) -> bool:
-        """Whether a row is of this fleet. A link may be of several."""
-        if row.kind == "link":
-            return row.path in self.links
-        return row.fleet == self.fleet
 
+class Heard(msgspec.Struct, frozen=True, gc=False):
+    """A source of which samples came. `is_left`: its agent reports, and reads it no more.
 
-@dataclass(frozen=True)
-class Heard:
-    """A source of which samples came. `is_left`: its agent reports, and reads it no more."""
+    A struct as all that is made of each of thousands of sources: several times cheaper.
+    """
 
     kind: str
     path: str
@@ -77,8 +73,7 @@ class Heard:
     is_left: bool = False
 
 
-@dataclass(frozen=True)
-class Read:
+class Read(msgspec.Struct, frozen=True, gc=False):
     """What is known of one source's newest reading, by report or by the reading itself.
 
     `at_s` is when that was told, `heard_s` when it was last heard.
@@ -100,9 +95,11 @@ class Lack:
     why: str
 
 
-@dataclass(frozen=True)
-class SourceRow:
-    """One source, judged. `read` is None where nobody told what it exposes."""
+class SourceRow(msgspec.Struct, frozen=True, gc=False):
+    """One source, judged. `read` is None where nobody told what it exposes.
+
+    Sources that are alike share the very tuples of `wanted` and `lacks`.
+    """
 
     kind: str
     path: str
@@ -152,43 +149,6 @@ class SourceRow:
 
 
 @dataclass(frozen=True)
-class SignalRow:
-    """How many of the sources that should tell a signal do, and the commonest reason why not."""
-
-    want: Wanted
-    n_wanted: int
-    n_found: int
-    why: str = ""
-    example: str = ""
-
-    @property
-    def mark(self) -> Mark:
-        if self.n_found == self.n_wanted:
-            return Mark(*GOOD, _("told by all"))
-        tone = (BAD if self.n_found == 0 else WARN) if self.want.decides else OFF
-        return Mark(
-            *tone,
-            _("told by none")
-            if self.n_found == 0
-            else _("not by %(n_lacking)s") % {"n_lacking": self.n_lacking},
-        )
-
-    @property
-    def n_lacking(self) -> int:
-        return self.n_wanted - self.n_found
-
-
-@dataclass(frozen=True)
-class StrangerRow:
-    """Names of series no map knows, by engine: in how many sources, and one of them."""
-
-    engine: str
-    series: str
-    n_sources: int
-    example: str
-
-
-@dataclass(frozen=True)
 class Expected:
     """So many of a kind should report, so many do, so many of those are read well."""
 
@@ -198,16 +158,26 @@ class Expected:
     fresh: int
 
     @property
+    def tone(self) -> str:
+        return self._state[0]
+
+    @property
     def mark(self) -> Mark:
         if self.received > self.expected:
-            return Mark(
-                *WARN, _("%(value)s more than expected") % {"value": self.received - self.expected}
-            )
-        if self.fresh >= self.expected:
-            return Mark(*GOOD, _("all read well"))
-        if self.fresh == 0:
-            return Mark(*BAD, _("none read"))
-        return Mark(*WARN, _("%(fresh)s read well") % {"fresh": self.fresh})
+            words = _("%(value)s more than expected") % {"value": self.received - self.expected}
+        elif self.fresh >= self.expected:
+            words = _("all read well")
+        elif self.fresh == 0:
+            words = _("none read")
+        else:
+            words = _("%(fresh)s read well") % {"fresh": self.fresh}
+        return Mark(*self._state, words)
+
+    @property
+    def _state(self) -> tuple[str, str]:
+        if self.fresh >= self.expected >= self.received:
+            return GOOD
+        return BAD if self.fresh == 0 and self.received <= self.expected else WARN
 
 
 def source_rows(
@@ -226,22 +196,21 @@ def source_rows(
     heard = [one for one in heard if now_s - one.last_s <= FORGOTTEN_AFTER_S]
     # A link of several fleets is the shown one's first.
     ordered = {shown: inventories[shown], **inventories} if shown else inventories
-    places = {(one.kind, one.path): place_of(one.kind, one.path, ordered) for one in heard}
-    full = _full_clusters(heard, places, inventories, now_s)
-    rows = []
-    for one in heard:
-        fleet, why = places[one.kind, one.path]
+    placed = [(one, _cluster(one), *place_of(one.kind, one.path, ordered)) for one in heard]
+    full = _full_clusters(placed, inventories, now_s)
+    judge, rows = _Judge(now_s), []
+    for one, cluster, fleet, why in placed:
         if shown is None or fleet == shown or (why and _may_be(one, shown, inventories)):
-            read = reads.get((one.kind, one.path))
-            is_full = (fleet, _cluster(one)) in full
-            rows.append(_row(one, read, inventories.get(fleet), why, now_s, is_full=is_full))
+            read, inventory = reads.get((one.kind, one.path)), inventories.get(fleet)
+            is_full = (fleet, cluster) in full
+            rows.append(judge.row(one, cluster, read, inventory, why, is_full=is_full))
     known = {(one.kind, one.path) for one in heard}
     for inventory in inventories.values():
         if shown in (None, inventory.fleet):
             never = _never(inventory, known)
             known |= {(row.kind, row.path) for row in never}
             rows += never
-    rows.sort(key=lambda row: (row.kind, row.path))
+    rows.sort(key=attrgetter("kind", "path"))
     return rows
 
 
@@ -273,15 +242,14 @@ def _cluster(one: Heard) -> str:
 
 
 def _full_clusters(
-    heard: Iterable[Heard],
-    places: Mapping[Key, tuple[str, str]],
+    placed: Iterable[tuple[Heard, str, str, str]],
     inventories: Mapping[str, Inventory],
     now_s: float,
 ) -> set[tuple[str, str]]:
     """Clusters of which as many instances are heard as they should have."""
     fresh = Counter(
-        (places[one.kind, one.path][0], _cluster(one))
-        for one in heard
+        (fleet, cluster)
+        for one, cluster, fleet, _why in placed
         if one.kind == "instance" and now_s - one.last_s <= STALE_AFTER_S
     )
     return {
@@ -292,86 +260,113 @@ def _full_clusters(
     }
 
 
-def _row(
-    one: Heard,
-    read: Read | None,
-    inventory: Inventory | None,
-    why: str,
-    now_s: float,
-    *,
-    is_full: bool,
-) -> SourceRow:
-    cluster = _cluster(one)
-    site = inventory.sites.get(cluster) if inventory else None
-    report = read.report if read else None
-    engine = one.engine or (report.engine if report else "")
-    # Of what belongs to nothing nothing is wanted: first it needs a place. A router of another
-    # make knows no sides; what it tells is shown.
-    is_other = one.kind == "router" and engine not in ("", GATE_KIND)
-    wanted = () if why or is_other else wanted_of(one.kind, one.role, site.kind if site else "")
-    lacks = () if read is None or read.state != "ok" else lacking(wanted, read)
-    state, mark = _state(one, read, why, lacks, now_s, is_full=is_full)
-    return SourceRow(
-        kind=one.kind,
-        path=one.path,
-        state=state,
-        mark=mark,
-        fleet=inventory.fleet if inventory else "",
-        cluster=cluster,
-        role=one.role,
-        engine=engine,
-        engine_version=one.engine_version or (report.engine_version if report else ""),
-        agent=one.agent,
-        first_s=one.first_s,
-        last_s=one.last_s,
-        read=read,
-        wanted=wanted,
-        lacks=lacks,
-    )
+class _Judge:
+    """Judges source by source at one moment. Most of thousands are alike: what one lacks and how
+    that is called is found out once for all of them."""
 
+    def __init__(self, now_s: float) -> None:
+        self._now_s = now_s
+        self._lacks: dict[Hashable, tuple[Lack, ...]] = {}
+        self._marks: dict[Hashable, Mark] = {}
 
-def lacking(wanted: Iterable[Wanted], read: Read) -> tuple[Lack, ...]:
-    """What of `wanted` a source does not tell, with the agent's reason where it gave one."""
-    absent = absent_of(tuple(wanted), read.found)
-    if not absent:
-        return ()
-    reasons, untold = read.report.missing if read.report else {}, _("not exposed")
-    return tuple(
-        Lack(want, next((reasons[n] for n in want.any_of if n in reasons), untold))
-        for want in absent
-    )
-
-
-def _state(
-    one: Heard,
-    read: Read | None,
-    why: str,
-    lacks: Sequence[Lack],
-    now_s: float,
-    *,
-    is_full: bool,
-) -> tuple[str, Mark]:
-    if why:
-        return "unmatched", Mark(*WARN, why)
-    if one.is_left and one.kind == "instance":
-        return "gone", Mark(*OFF, _("%(agent)s reads it no more") % {"agent": one.agent})
-    if now_s - one.last_s > STALE_AFTER_S:
-        since = figures.clock(one.last_s)
-        if is_full and one.kind == "instance":
-            return "gone", Mark(*OFF, _("gone since %(since)s, not missed") % {"since": since})
-        return "silent", Mark(*WARN, _("silent since %(since)s") % {"since": since})
-    if read is not None and read.state != "ok":
-        state = read.state if read.state in ("slow", "down") else "failed"
-        now = datetime.fromtimestamp(now_s, UTC)
-        return state, freshness(read.state, read.error, one.last_s, now)
-    if n := sum(lack.want.decides for lack in lacks):
-        text = ngettext(
-            "%(n)s signal missing that decisions need",
-            "%(n)s signals missing that decisions need",
-            n,
+    def row(
+        self,
+        one: Heard,
+        cluster: str,
+        read: Read | None,
+        inventory: Inventory | None,
+        why: str,
+        *,
+        is_full: bool,
+    ) -> SourceRow:
+        site = inventory.sites.get(cluster) if inventory else None
+        report = read.report if read else None
+        engine = one.engine or (report.engine if report else "")
+        # Of what belongs to nothing nothing is wanted: first it needs a place. A router of another
+        # make knows no sides; what it tells is shown.
+        is_other = one.kind == "router" and engine not in ("", GATE_KIND)
+        of = (one.kind, one.role, site.kind if site else "")
+        wanted = () if why or is_other else wanted_of(*of)
+        lacks = ()
+        if wanted and read is not None and read.state == "ok":
+            lacks = self._lacking(of, wanted, read)
+        state, mark = self._state(one, read, why, lacks, is_full=is_full)
+        return SourceRow(
+            kind=one.kind,
+            path=one.path,
+            state=state,
+            mark=mark,
+            fleet=inventory.fleet if inventory else "",
+            cluster=cluster,
+            role=one.role,
+            engine=engine,
+            engine_version=one.engine_version or (report.engine_version if report else ""),
+            agent=one.agent,
+            first_s=one.first_s,
+            last_s=one.last_s,
+            read=read,
+            wanted=wanted,
+            lacks=lacks,
         )
-        return "incomplete", Mark(*WARN, text % {"n": n})
-    return "fresh", _FRESH
+
+    def _lacking(
+        self, of: tuple[str, str, str], wanted: tuple[Wanted, ...], read: Read
+    ) -> tuple[Lack, ...]:
+        """What of `wanted` a source does not tell, with the agent's reason where it gave one."""
+        reasons = read.report.missing if read.report else {}
+        alike = (of, read.found, tuple(reasons.items()))
+        if alike not in self._lacks:
+            untold = _("not exposed")
+            self._lacks[alike] = tuple(
+                Lack(want, next((reasons[n] for n in want.any_of if n in reasons), untold))
+                for want in absent_of(wanted, read.found)
+            )
+        return self._lacks[alike]
+
+    def _state(
+        self, one: Heard, read: Read | None, why: str, lacks: Sequence[Lack], *, is_full: bool
+    ) -> tuple[str, Mark]:
+        if why:
+            return "unmatched", Mark(*WARN, why)
+        if one.is_left and one.kind == "instance":
+            return "gone", self._called(_left, one.agent)
+        if self._now_s - one.last_s > STALE_AFTER_S:
+            if is_full and one.kind == "instance":
+                return "gone", self._called(_replaced, one.last_s)
+            return "silent", self._called(_silent, one.last_s)
+        if read is not None and read.state != "ok":
+            state = read.state if read.state in ("slow", "down") else "failed"
+            return state, self._called(read_mark, read.state, read.error)
+        if lacks and (n := sum(lack.want.decides for lack in lacks)):
+            return "incomplete", self._called(_incomplete, n)
+        return "fresh", _FRESH
+
+    def _called(self, call: Callable[..., Mark], *by: Hashable) -> Mark:
+        if (call, by) not in self._marks:
+            self._marks[call, by] = call(*by)
+        return self._marks[call, by]
+
+
+def _left(agent: str) -> Mark:
+    return Mark(*OFF, _("%(agent)s reads it no more") % {"agent": agent})
+
+
+def _replaced(last_s: float) -> Mark:
+    words = _("gone since %(since)s, not missed")
+    return Mark(*OFF, words % {"since": figures.clock(last_s)})
+
+
+def _silent(last_s: float) -> Mark:
+    return Mark(*WARN, _("silent since %(since)s") % {"since": figures.clock(last_s)})
+
+
+def _incomplete(n: int) -> Mark:
+    text = ngettext(
+        "%(n)s signal missing that decisions need",
+        "%(n)s signals missing that decisions need",
+        n,
+    )
+    return Mark(*WARN, text % {"n": n})
 
 
 def _never(inventory: Inventory, known: set[Key]) -> list[SourceRow]:
@@ -435,60 +430,6 @@ def _expected(label: str, expected: int, rows: Sequence[SourceRow]) -> Expected:
     received = sum(row.last_s is not None for row in rows)
     fresh = sum(row.state in READ_WELL for row in rows)
     return Expected(label, expected, received, fresh)
-
-
-def signal_rows(rows: Iterable[SourceRow]) -> list[SignalRow]:
-    """Every wanted signal, over the sources of which is known what they expose: silent ones too,
-    for silence is another trouble than a signal that is not there."""
-    known = [row for row in rows if row.read is not None and row.read.state == "ok"]
-    n_wanted: Counter[Wanted] = Counter()
-    why: dict[Wanted, Counter[str]] = {}
-    example: dict[tuple[Wanted, str], str] = {}
-    for row in known:
-        n_wanted.update(row.wanted)
-        for lack in row.lacks:
-            why.setdefault(lack.want, Counter())[lack.why] += 1
-            example.setdefault((lack.want, lack.why), row.path)
-    commonest = {want: reasons.most_common(1)[0][0] for want, reasons in why.items()}
-    return [
-        SignalRow(
-            want=want,
-            n_wanted=n_wanted[want],
-            n_found=n_wanted[want] - sum(why[want].values()) if want in why else n_wanted[want],
-            why=commonest.get(want, ""),
-            example=example[want, commonest[want]] if want in commonest else "",
-        )
-        for want in WANTED
-        if n_wanted[want]
-    ]
-
-
-def stranger_rows(
-    rows: Iterable[SourceRow], reports: Mapping[str, AgentReport]
-) -> list[StrangerRow]:
-    """Series that no map knows, and those no rule of a door matched; of most sources first."""
-    told = [
-        (row.engine or _("unknown"), row.path, row.report) for row in rows if row.report is not None
-    ]
-    for agent, report in reports.items():
-        unmatched = (source for source in report.sources if source.kind == UNMATCHED_KIND)
-        told += [(_("no rule"), f"{agent}, {source.id}", source) for source in unmatched]
-    # Most sources tell one of a few lists (`telemetry.reports` shares them): count those first.
-    alike: dict[tuple[str, int], tuple[list[str], list[str]]] = {}
-    for engine, place, source in told:
-        if source.unmatched:
-            key = (engine, id(source.unmatched))
-            alike.setdefault(key, (source.unmatched, []))[1].append(place)
-    seen: Counter[tuple[str, str]] = Counter()
-    example: dict[tuple[str, str], str] = {}
-    for (engine, _names), (names, places) in alike.items():
-        for series in names:
-            seen[engine, series] += len(places)
-            example.setdefault((engine, series), places[0])
-    ordered = sorted(seen.items(), key=lambda item: (-item[1], item[0]))
-    return [
-        StrangerRow(engine, series, n, example[engine, series]) for (engine, series), n in ordered
-    ]
 
 
 def utc(at_s: float | None) -> datetime | None:

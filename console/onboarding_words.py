@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
 from django.utils.translation import gettext as _
@@ -17,11 +18,10 @@ from console.onboarding_rows import (
     READ_WELL,
     Inventory,
     RowsAt,
-    SignalRow,
-    Site,
     SourceRow,
     rows_at,
 )
+from console.onboarding_signals import SignalRow
 from console.onboarding_steps import (
     AGENT,
     MANAGE,
@@ -46,8 +46,7 @@ _APART: Final = 3
 class Gap:
     """Something that is missing: what to do, why, and how, step by step.
 
-    `in_path`: the path to the first figures says it already. `several` is the title of many such
-    gaps as one, with {n}; empty: it always stands alone.
+    `several` is the title of many such gaps as one, with {n}; empty: it always stands alone.
     """
 
     key: str
@@ -55,7 +54,6 @@ class Gap:
     title: str
     why: str
     steps: tuple[Step, ...] = ()
-    in_path: bool = False
     several: str = ""
 
 
@@ -68,14 +66,20 @@ def gaps(
     findings: Iterable[Finding],
     *,
     now_s: float,
-) -> list[Gap]:
-    """Everything that has a next command, what is worst first."""
+    has_begun: bool,
+) -> tuple[list[Gap], int]:
+    """What has a next command, what is worst first, and how much that is: of what was never read
+    only as much is put into words as is ever shown, as a site may have hundreds of clusters.
+
+    Before anything reported (`has_begun`) the path to the first figures says what to read.
+    """
     there = rows_at(rows)
+    unread = list(_unread(inventories, there)) if has_begun else []
     found = [
         *_refused(refused),
         *_clocks(agents),
         *_silent(findings, now_s),
-        *(gap for inventory in inventories.values() for gap in _unread(inventory, there)),
+        *(in_words() for in_words in unread[:MAX_GAPS]),
         *_failing(rows),
         *_signals(signals),
         *_strangers(rows, inventories),
@@ -83,7 +87,8 @@ def gaps(
         *_bad_lines(rows),
         *(gap for inventory in inventories.values() for gap in _too_many(inventory, there)),
     ]
-    return sorted(_merged(found), key=lambda gap: gap.tone != "bad")
+    ordered = sorted(_merged(found), key=lambda gap: gap.tone != "bad")
+    return ordered, len(ordered) + len(unread[MAX_GAPS:])
 
 
 def _merged(found: Iterable[Gap]) -> Iterable[Gap]:
@@ -180,32 +185,34 @@ def _silent(findings: Iterable[Finding], now_s: float) -> Iterable[Gap]:
             yield Gap(finding.key, finding.tone, title, why, steps)
 
 
-def _unread(inventory: Inventory, there: RowsAt) -> Iterable[Gap]:
-    """Expected, and never heard of."""
-    for cluster, site in inventory.sites.items():
-        here = there.get((inventory.fleet, "instance", cluster), ())
-        yield from _unread_instances(inventory, cluster, site, here)
-        routers = there.get((inventory.fleet, "router", cluster), ())
-        if site.kind == "pd" and not any(row.is_gate for row in routers):
-            yield _no_gate(inventory.fleet, cluster)
+def _unread(inventories: Mapping[str, Inventory], there: RowsAt) -> Iterable[Callable[[], Gap]]:
+    """Expected, and never heard of, fleet by fleet; each is put into words when it is called."""
+    never: dict[str, list[SourceRow]] = {}
     for (fleet, kind, _cluster), rows in there.items():
-        if fleet == inventory.fleet and kind != "instance":
-            yield from (_unread_one(inventory, row) for row in rows if row.state == "never")
+        if kind != "instance":
+            never.setdefault(fleet, []).extend(row for row in rows if row.state == "never")
+    for fleet, inventory in inventories.items():
+        for cluster, site in inventory.sites.items():
+            here = there.get((fleet, "instance", cluster), ())
+            n_left = site.instances - sum(row.state != "gone" for row in here)
+            if n_left > 0:
+                yield partial(_unread_instances, inventory, cluster, here, n_left)
+            routers = there.get((fleet, "router", cluster), ())
+            if site.kind == "pd" and not any(row.is_gate for row in routers):
+                yield partial(_no_gate, fleet, cluster)
+        yield from (partial(_unread_one, inventory, row) for row in never.get(fleet, ()))
 
 
 def _unread_instances(
-    inventory: Inventory, cluster: str, site: Site, here: Sequence[SourceRow]
-) -> Iterable[Gap]:
-    n_left = site.instances - sum(row.state != "gone" for row in here)
-    if n_left <= 0:
-        return
-    taken = {row.path for row in here}
+    inventory: Inventory, cluster: str, here: Sequence[SourceRow], n_left: int
+) -> Gap:
+    site, taken = inventory.sites[cluster], {row.path for row in here}
     numbers = [
         n
         for n in range(1, 2 * site.instances + 1)
         if f"{inventory.fleet}/{cluster}/{site.profile}-{n}" not in taken
     ][:n_left]
-    yield Gap(
+    return Gap(
         f"unread:{inventory.fleet}/{cluster}",
         "warn",
         ngettext(
@@ -228,7 +235,6 @@ def _unread_instances(
                 f"{MANAGE} fleet apply scenario.toml",
             ),
         ),
-        in_path=True,
     )
 
 
@@ -244,7 +250,6 @@ def _no_gate(fleet: str, cluster: str) -> Gap:
             Step(_("Start it."), "python -m routing.gate --config gate.toml"),
             Step(_("Have an agent read it."), gate_toml(path), file="agent.toml"),
         ),
-        in_path=True,
     )
 
 
@@ -265,7 +270,7 @@ def _unread_one(inventory: Inventory, row: SourceRow) -> Gap:
         Step(_("Add this to its agent.toml."), content, file="agent.toml"),
         Step(_("See what is found."), TRY),
     )
-    return Gap(f"unread:{row.path}", "warn", title, why, steps, in_path=True)
+    return Gap(f"unread:{row.path}", "warn", title, why, steps)
 
 
 _URL: Final = re.compile(r"https?://[^\s()]+")

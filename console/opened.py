@@ -17,9 +17,10 @@ def opened(request: HttpRequest, fleet: str) -> tuple[Fleet, Scenario]:
 
 
 def opened_at_tick(request: HttpRequest, fleet: str) -> tuple[Fleet, Scenario, Tick | None]:
-    """The same with the newest tick, None before the first; the fleet comes with its policy."""
-    ticks = Tick.objects.filter(fleet=fleet).select_related("fleet__policy").order_by("-seq")
-    tick = ticks.first()
+    """The same with the newest tick, None before the first; the fleet comes with its policy. What
+    the tick observed is half of it, and no page of these shows it."""
+    ticks = Tick.objects.filter(fleet=fleet).select_related("fleet__policy").defer("observed")
+    tick = ticks.order_by("-seq").first()
     return *_shown(request, tick.fleet if tick else _with_policy(fleet)), tick
 
 

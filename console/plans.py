@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -75,6 +75,28 @@ def cluster_words(plan: dict[str, Any] | None) -> str:
     if plan["mode"] == "threshold":
         return f"t {figures.tokens(plan['threshold_tokens'])}"
     return str(_MODE_WORDS[plan["mode"]])
+
+
+def set_words(runs: dict[str, Any], wanted: dict[str, Any]) -> list[str]:
+    """What making every cluster run what `wanted` asks of its mode and t changes of what `runs`:
+    `t from 9,800 to 6,100 tokens`; nothing where they run it already."""
+    found = []
+    for cluster, plan in wanted.items():
+        was = runs.get(cluster)
+        if cluster_words(was) == cluster_words(plan) and _t(was) == _t(plan):
+            continue
+        if was is not None and was["mode"] == plan["mode"] == "threshold":
+            text = _("t from %(was)s to %(now)s tokens")
+            said = {"was": figures.exact(_t(was)), "now": figures.exact(_t(plan))}
+        else:
+            text = _("from %(was)s to %(now)s")
+            said = {"was": cluster_words(was), "now": cluster_words(plan)}
+        found.append((f"{cluster} " if len(wanted) > 1 else "") + text % said)
+    return found
+
+
+def _t(plan: dict[str, Any] | None) -> int | None:
+    return plan["threshold_tokens"] if plan and plan["mode"] == "threshold" else None
 
 
 def hold_words(hold: Any) -> str:
@@ -210,6 +232,12 @@ def _span(band: tuple[int, int]) -> str:
     }
 
 
+def band_words(plan: dict[str, Any]) -> str:
+    """The band around a cluster's t; nothing where t alone decides."""
+    band = _field(plan, "band")
+    return _span(band) if band else ""
+
+
 def _move_words(link: str, least_tokens: int) -> str:
     return _("%(replace)s from %(least_tokens)s") % {
         "replace": link.replace("->", " → "),
@@ -231,15 +259,24 @@ def _hint_words(source: str, hint: dict[str, Any]) -> str:
 def headline(previous: dict[str, Any] | None, plan: dict[str, Any]) -> list[dict[str, str]]:
     """What changed per cluster in few words, for lists: `pd: t 17.9K tok → t 19.6K tok`."""
     before_all = (previous or {}).get("clusters", {})
-    several = len(plan["clusters"]) > 1
+    changed = {
+        cluster: (before_all.get(cluster), after)
+        for cluster, after in plan["clusters"].items()
+        if before_all.get(cluster) != after
+    }
+    return parts(changed, several=len(plan["clusters"]) > 1, is_first=previous is None)
+
+
+def parts(
+    changed: Mapping[str, Sequence[Any]], *, several: bool, is_first: bool
+) -> list[dict[str, str]]:
+    """The same of the clusters that changed, each with its plan before and after. `several`: the
+    plan is of more than one; `is_first`: there was none before it."""
     parts = []
-    for cluster, after in plan["clusters"].items():
-        was = before_all.get(cluster)
-        if was == after:
-            continue
+    for cluster, (was, after) in changed.items():
         before, now = cluster_words(was), cluster_words(after)
         also = [] if was is None else _also_changed(was, after)
-        if before == now and not also and previous is not None:
+        if before == now and not also and not is_first:
             continue
         parts.append(
             {
@@ -254,6 +291,11 @@ def headline(previous: dict[str, Any] | None, plan: dict[str, Any]) -> list[dict
 
 def headline_words(previous: dict[str, Any] | None, plan: dict[str, Any]) -> str:
     """The headline as one line of text."""
+    return in_a_line(headline(previous, plan))
+
+
+def in_a_line(parts: Iterable[Mapping[str, str]]) -> str:
+    """Parts of a headline as one line of text."""
     words = [
         " ".join(
             filter(
@@ -266,7 +308,7 @@ def headline_words(previous: dict[str, Any] | None, plan: dict[str, Any]) -> str
                 ),
             )
         )
-        for part in headline(previous, plan)
+        for part in parts
     ]
     return "; ".join(words) or _("same plan")
 

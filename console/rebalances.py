@@ -104,11 +104,13 @@ def one(row: Rebalance) -> dict[str, Any]:
 
 
 def _with_moves(found: QuerySet[Rebalance]) -> QuerySet[Any]:
-    """With their decisions and, in `told_moves`, their moves, in the same statement."""
+    """With their decisions, but for the plans, and, in `told_moves`, their moves, in the same
+    statement."""
     fields = {field.attname: F(field.attname) for field in RoleMove._meta.concrete_fields}
     moves = RoleMove.objects.filter(rebalance=OuterRef("pk")).order_by("seq")
     told = ArraySubquery(moves.values_list(JSONObject(**fields)))
-    return found.select_related("decision").annotate(told_moves=told)
+    decided = found.select_related("decision").defer("decision__plan", "decision__previous")
+    return decided.annotate(told_moves=told)
 
 
 def _moves_of(row: Any) -> list[RoleMove]:

@@ -12,12 +12,22 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Final
+from typing import Any, Final
 
-from django.db.models import BooleanField, F, Func, JSONField, Q, QuerySet, Value
+from django.db.models import (
+    BooleanField,
+    ExpressionWrapper,
+    F,
+    Func,
+    IntegerField,
+    JSONField,
+    Q,
+    QuerySet,
+    Value,
+)
 from django.db.models.fields.json import KeyTransform
 
-from console import spells
+from console import plans, spells
 from console.context import Span
 from console.spells import Spell
 from routing.models import Decision, Fleet
@@ -91,16 +101,45 @@ class Page:
 
 
 def listed(fleet: Fleet) -> QuerySet[Decision]:
-    """Decisions as lists show them, newest first: of their ticks only the two headrooms."""
+    """Decisions as lists show them, newest first: of their ticks only the two headrooms, and what
+    of each cluster `changed`, before and after. Plans of many clusters are long, and most of a plan
+    is as it was: `brief` leaves them where they are."""
     verdict = "tick__verdict"
     return (
         Decision.objects.filter(fleet=fleet)
         .annotate(
             headroom_before=KeyTransform("headroom", KeyTransform("current", verdict)),
             headroom_after=KeyTransform("headroom", KeyTransform("adopted", verdict)),
+            changed=Func(
+                *(F("plan"), F("previous")),
+                template=_CHANGED,
+                arg_joiner="->'clusters') is_now LEFT JOIN jsonb_each(",
+                output_field=JSONField(),
+            ),
+            n_clusters=Func(F("plan"), template=_N_CLUSTERS, output_field=IntegerField()),
+            is_first=ExpressionWrapper(Q(previous__isnull=True), BooleanField()),
         )
         .order_by("-created_at", "-id")
     )
+
+
+_CHANGED: Final = """(
+    SELECT jsonb_object_agg(key, jsonb_build_array(was.value, is_now.value))
+    FROM jsonb_each(%(expressions)s->'clusters') was USING (key)
+    WHERE is_now.value IS DISTINCT FROM was.value
+)"""
+_N_CLUSTERS: Final = "(SELECT count(*) FROM jsonb_object_keys(%(expressions)s->'clusters'))"
+
+
+def brief(rows: QuerySet[Decision]) -> QuerySet[Decision]:
+    """Decisions of `listed` without the plans themselves."""
+    return rows.defer("plan", "previous")
+
+
+def parts(row: Any) -> list[dict[str, str]]:
+    """What a decision of `listed` changed, cluster by cluster, in few words."""
+    several = row.n_clusters > 1
+    return plans.parts(row.changed or {}, several=several, is_first=row.is_first)
 
 
 def page(
@@ -143,7 +182,8 @@ def _decisions(
 ) -> list[Decision]:
     if filters.kind == "held":
         return []
-    rows = matching(fleet, filters).filter(created_at__gte=span.since, created_at__lt=span.until)
+    rows = brief(matching(fleet, filters))
+    rows = rows.filter(created_at__gte=span.since, created_at__lt=span.until)
     if cursor is not None:
         earlier = Q(created_at__lt=cursor.at)
         if cursor.rank == _DECISION:

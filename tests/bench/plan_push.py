@@ -94,7 +94,15 @@ class Bench:
             time.sleep(0.05)
         states = {row[2]: row[3] for row in self._rows(self.newest())}
         missing = {name: states.get(name) for name in who if states.get(name) != "applied"}
-        raise SystemExit(f"{len(missing)} never applied it, e.g. {dict(list(missing.items())[:5])}")
+        said = self.clients.tell("report")
+        about = {
+            name: (state, said["running"].get(name), said["contact"].get(name))
+            for name, state in list(missing.items())[:5]
+        }
+        raise SystemExit(
+            f"{len(missing)} of {len(who)} never applied plan {self.newest()}: {about} say the"
+            f" console, what runs there and the client itself; ended: {said['ended']}"
+        )
 
     def newest(self) -> int:
         """The version of the newest plan, 0 before the first."""

@@ -40,7 +40,8 @@ def main(log: str, port: int, out: str, only: list[str], quick: bool) -> None:
         page.get_by_label("Password").fill(found[2])
         page.keyboard.press("Enter")
         page.wait_for_url(lambda address: "/login/" not in address)
-        living, busy = _living(), build(busy_fleet(f"{MADE_UP}-{Fleet.objects.count()}"))
+        busy = build(busy_fleet(f"{MADE_UP}-{Fleet.objects.count()}"))
+        living = _living(busy)
         for i, (name, path) in enumerate(pages.addresses(busy)):
             if name in LIVE:
                 path = pages.addresses(living)[i][1]
@@ -49,8 +50,9 @@ def main(log: str, port: int, out: str, only: list[str], quick: bool) -> None:
         browser.close()
 
 
-def _living() -> Scene:
-    """What there is in the demo of what addresses are filled with; 0 for what there is not."""
+def _living(busy: Scene) -> Scene:
+    """What there is in the demo of what addresses are filled with; for what only pages that are
+    not `LIVE` ask, what the busy fleet has."""
     fleet = Fleet.objects.exclude(pk__startswith=MADE_UP).get()
     decision = fleet.decisions.filter(version__isnull=False).order_by("-id").first()
     rebalance = Rebalance.objects.filter(fleet=fleet).order_by("-id").first()
@@ -58,12 +60,9 @@ def _living() -> Scene:
     instance, router = (
         told.filter(kind=kind).values_list("path", flat=True)[0] for kind in ("instance", "router")
     )
-    arguments = dict.fromkeys(
-        ("hold_id", "router_id", "backtest_id", "token_id", "incident_id", "alert-rule.name"), 0
-    )
     return Scene(
         fleet,
-        arguments
+        busy.arguments
         | {
             "fleet": fleet.pk,
             "decision_id": decision.pk if decision else 0,

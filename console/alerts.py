@@ -336,6 +336,8 @@ def _member(incident: Incident, member: dict[str, Any]) -> dict[str, Any]:
     if incident.fleet and kind in ("instance", "link", "router"):
         query = urlencode({"kind": kind, "signal": signal, "path": member["source"]})
         evidence = f"{reverse('signals', args=[incident.fleet])}?{query}"
+    elif kind == "approval":
+        evidence = reverse("approval", args=[member["source"].rpartition("-")[2]])
     value = member["value"]
     return {
         "source": member["source"],

@@ -79,10 +79,12 @@ def frame(request: HttpRequest) -> dict[str, Any]:
         return {}
     match, now = request.resolver_match, timezone.now()
     wanted = (match.kwargs.get("fleet") if match else None) or request.session.get("fleet")
+    may = rights.of(request.user)
     fleets, facts = frame_facts.read(
         wanted,
         now,
-        among=rights.of(request.user).fleets("read"),
+        among=may.fleets("read"),
+        approving=may.fleets("approve"),
         stale_s=STALE_AFTER_S,
         forgotten_s=FORGOTTEN_AFTER_S,
     )
@@ -100,7 +102,7 @@ def frame(request: HttpRequest) -> dict[str, Any]:
             fleet,
             match.url_name if match else None,
             role,
-            counts={"approvals": facts.n_proposed if facts else 0},
+            counts={"approvals": facts.n_proposed} if facts and may.anywhere("approve") else {},
         ),
         "ranges": list(RANGES),
         "range": range_of(request)[0],
@@ -181,6 +183,7 @@ _REST = {
     "approvals": "api-approvals",
     "approval": "api-approval",
     "approval-limits": "api-approval-limits",
+    "document": "api-export",
 }
 """The REST call that answers what a page shows, for its "curl" button; a page whose own is another
 fills the block `share`."""
@@ -249,7 +252,7 @@ def nav(
     fleet: str | None, current: str | None, role: Role, *, counts: dict[str, int]
 ) -> list[dict[str, Any]]:
     """The pages of the rail, each with the letter that leads to it after `g`; `counts` by icon are
-    what waits there."""
+    what waits there, where that is counted."""
     pages: list[tuple[str, str, str, tuple[str, ...]]] = []
     if fleet:
         pages = [
@@ -328,6 +331,7 @@ def nav(
         common.append((_("Tokens"), "tokens", ("revoke-token", "rotate-token")))
     if role.administers_site:
         common.append((_("People"), "people", ("person", "new-person")))
+        common.append((_("Document"), "document", ()))
     for label, name, also in common:
         shown.append(
             {
@@ -335,7 +339,7 @@ def nav(
                 "icon": name,
                 "url": reverse(name),
                 "current": current in (name, *also),
-                "count": counts.get(name, 0),
+                "count": counts.get(name),
             }
         )
     for page, letter in zip(shown, _letters([page["icon"] for page in shown]), strict=True):
@@ -353,7 +357,7 @@ _GROUPS: tuple[tuple[Any, tuple[str, ...]], ...] = (
     ),
     (_lazy("Change"), ("control", "approvals", "jobs")),
     (_lazy("Plan"), ("planner", "request", "backtests", "forecast", "costs")),
-    (_lazy("Site"), ("onboarding", "audit", "tokens", "people")),
+    (_lazy("Site"), ("onboarding", "audit", "tokens", "people", "document")),
 )
 """Pages of the rail by what one comes for, by their icons; one that is in none comes last."""
 

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from django.utils.functional import lazy
 from django.utils.translation import gettext
 
 from routing.core import reasons, truth
@@ -19,6 +20,8 @@ def texts() -> Iterator[str]:
     """Each of them; `manage.py makemessages` adds them to what it finds."""
     for words in (reasons.REASONS, sides.REASONS, CHECKS, GRADES, ASKS, FORBIDS):
         yield from filter(None, words.values())
+    for names in (reasons.REASONS, CHECKS):
+        yield from map(spaced, names)
     yield from GRADES
     for module in sorted(Path(truth.__file__).parent.glob("*.py")):
         yield from _sentences(module)
@@ -39,6 +42,20 @@ def _sentences(module: Path) -> Iterator[str]:
 def spoken(text: str) -> str:
     """A sentence in the reader's language; one with figures in it as the core says it."""
     return gettext(text) if text else ""
+
+
+def spaced(name: str) -> str:
+    """A CamelCase name as words: `QueuesApart` is `Queues apart`."""
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name).capitalize()
+
+
+def reason_words(name: str) -> str:
+    """A reason of the loop, or a check of what is claimed, as people read it."""
+    is_ours = name in reasons.REASONS or name in CHECKS
+    return gettext(spaced(name)) if is_ours else name
+
+
+reason_lazily = lazy(reason_words, str)
 
 
 def reason_help(reason: str) -> str:

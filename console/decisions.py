@@ -28,7 +28,7 @@ from console import (
     verdicts,
 )
 from console.context import Span, loop_stale_s, span_of
-from console.core_words import reason_help
+from console.core_words import reason_help, reason_words
 from console.effects import Effect, Effects
 from console.opened import opened
 from console.roles import readable
@@ -51,11 +51,17 @@ MOST_FOLLOWING: Final = 9
 """Plans after one that are told of beside what came of it."""
 MOST_RADIUS: Final = 6
 """Clusters that a blast radius names beside its button."""
+MOST_IN_LABEL: Final = 2
 _SAYS_WHEN: Final = {
     *("GainPending", "RolesGainPending", "RolesDwell", "Dwell", "RateLimited", "Congestion"),
     *("Held", "LinkDown", "WarmingUp", "AfterStateFull"),
 }
 """Reasons that end at a moment; with the others the loop acts as soon as there is something."""
+_BY_MODEL: Final = {
+    *("PrefillImbalance", "ShareImbalance", "LinkLimit", "LeastRemote", "RoleImbalance"),
+    *("GainPending", "RolesGainPending", "Optimal", "WithinNoise", "Dwell", "RolesDwell"),
+}
+"""Reasons whose sentences go by what the model finds tightest, whatever was measured."""
 
 
 @readable
@@ -76,7 +82,7 @@ def listed(request: HttpRequest, fleet: Fleet, scenario: Scenario, now: datetime
     page = timeline.page(fleet, span, filters, cursor)
     clusters = [cluster.name for cluster in scenario.clusters if cluster.kind == "pd"]
     charted = filters.cluster if filters.cluster in clusters else next(iter(clusters), "")
-    steps, began = steps_of(fleet, span)
+    steps, began = steps_of(fleet, span, charted)
     return {
         "fleet": fleet,
         "span": span,
@@ -111,7 +117,7 @@ def _kind_words(kind: str) -> str:
         "advised": _("advised only"),
         "refused": _("refused: no gate could run it"),
         "reverted": _("put back to an earlier plan"),
-        "held": _("held: nothing done"),
+        "held": _("kept: nothing changed"),
     }[kind]
 
 
@@ -171,10 +177,16 @@ def _pushed(fleet: Fleet) -> QuerySet[Decision]:
     return Decision.objects.filter(fleet=fleet, version__isnull=False)
 
 
-def steps_of(fleet: Fleet, span: Span) -> tuple[list[Decision], Decision | None]:
+def steps_of(fleet: Fleet, span: Span, cluster: str) -> tuple[list[Any], Any]:
     """Plans pushed in a range, the newest `MOST_STEPS` of them in their order, and the one that was
-    in force as it began; None where that is not known."""
-    newest_first = timeline.listed(fleet).filter(version__isnull=False)
+    in force as it began; None where that is not known. Of each only what it asked of a cluster is
+    read, as `there`: a large fleet's plans are long."""
+    newest_first = (
+        _pushed(fleet)
+        .annotate(there=timeline.cluster_of("plan", cluster))
+        .only("version", "reason", "created_at")
+        .order_by("-created_at", "-id")
+    )
     made = list(
         newest_first.filter(created_at__gte=span.since, created_at__lt=span.until)[: MOST_STEPS + 1]
     )
@@ -183,13 +195,11 @@ def steps_of(fleet: Fleet, span: Span) -> tuple[list[Decision], Decision | None]
     return made[::-1], newest_first.filter(created_at__lt=span.since).first()
 
 
-def strip(
-    fleet: Fleet, cluster: str, span: Span, steps: list[Decision], began: Decision | None
-) -> dict[str, Any]:
+def strip(fleet: Fleet, cluster: str, span: Span, steps: list[Any], began: Any) -> dict[str, Any]:
     """Columns of t and roles of one cluster as plans asked for them, and marks of decisions."""
     begins_s = span.since.timestamp()
     shown = steps if began is None else [began, *steps]
-    there = [row.plan["clusters"].get(cluster, {}) for row in shown]
+    there = [row.there or {} for row in shown]
     return {
         "cluster": cluster,
         "since_s": begins_s,
@@ -201,7 +211,7 @@ def strip(
         "marks": [
             {
                 "at_s": row.created_at.timestamp(),
-                "text": f"v{row.version} {row.reason}",
+                "text": f"v{row.version} {reason_words(row.reason)}",
                 "href": reverse("decision", args=[fleet.pk, row.pk]),
             }
             for row in steps
@@ -304,18 +314,40 @@ def _buttons(row: Decision, around: _Around, n_gates: int) -> list[dict[str, Any
         return []
     running = around.running
     runs = running.plan["clusters"] if running else {}
-    label = _("Roll back to this plan…") if around.superseded else _("Hold this plan…")
-    found = [{"to": row, "label": label, "effects": radius(runs, row.plan["clusters"], n_gates)}]
-    if around.previous is not None:
-        label = _("Undo: roll back to v%(version)d…") % {"version": around.previous.version}
-        effects = radius(runs, around.previous.plan["clusters"], n_gates)
-        found.insert(0, {"to": around.previous, "label": label, "effects": effects})
+    found = [
+        {
+            "to": row,
+            "label": f"{set_label(runs, row)}…",
+            "effects": radius(runs, row.plan["clusters"], n_gates),
+        }
+    ]
+    before = around.previous
+    if before is not None:
+        # Plans that followed are in force by now: going back behind an old one undoes them as well.
+        text = _("%(what)s (before this decision)…") if around.superseded else _("%(what)s (undo)…")
+        label = text % {"what": set_label(runs, before)}
+        effects = radius(runs, before.plan["clusters"], n_gates)
+        found.insert(0, {"to": before, "label": label, "effects": effects})
     return found
+
+
+def set_label(runs: dict[str, Any], to: Decision) -> str:
+    """What holding an earlier plan would do to what runs: `set t from 9,800 to 6,100 tokens, as in
+    v3`."""
+    wanted = to.plan["clusters"]
+    moves = plans.set_words(runs, wanted)
+    said = {"version": to.version, "moves": _first_of(moves, MOST_IN_LABEL)}
+    if moves:
+        return _("Set %(moves)s, as in v%(version)d") % said
+    if len(wanted) == 1:
+        said["plan"] = plans.cluster_words(next(iter(wanted.values())))
+        return _("Hold %(plan)s, as in v%(version)d: it runs now") % said
+    return _("Hold t of every cluster, as in v%(version)d: it runs now") % said
 
 
 def radius(runs: dict[str, Any], wanted: dict[str, Any], n_gates: int) -> Effects:
     """What holding `wanted` would move, from what is known without asking the model."""
-    moves, apart = [], []
+    moves, apart, banded = [], [], []
     for cluster, plan in wanted.items():
         before = runs.get(cluster)
         if plans.cluster_words(before) != plans.cluster_words(plan):
@@ -323,6 +355,8 @@ def radius(runs: dict[str, Any], wanted: dict[str, Any], n_gates: int) -> Effect
             moves.append(words)
         if before is not None and plans.roles(before) != plans.roles(plan):
             apart.append(f"{cluster} {plans.roles(before)}")
+        if before is not None and plans.band_words(before):
+            banded.append(f"{cluster} {plans.band_words(before)}")
     gates = _("%(n)d gates") % {"n": n_gates} if n_gates != 1 else _("1 gate")
     items = [
         Effect.changes(
@@ -332,6 +366,9 @@ def radius(runs: dict[str, Any], wanted: dict[str, Any], n_gates: int) -> Effect
         if moves
         else Effect.goes_on(_("t and mode as they run now."))
     ]
+    if banded:
+        words = _("t alone decides while it is held; the band ends: %(bands)s.")
+        items.append(Effect.changes(words % {"bands": _first_of(banded)}))
     if apart:
         words = _("roles stay %(roles)s.") % {"roles": _first_of(apart)}
         items.append(Effect("warn", "warn", _("Not part of it:"), words))
@@ -343,10 +380,10 @@ def radius(runs: dict[str, Any], wanted: dict[str, Any], n_gates: int) -> Effect
     return Effects(tuple(items))
 
 
-def _first_of(words: list[str]) -> str:
-    rest = len(words) - MOST_RADIUS
+def _first_of(words: list[str], most: int = MOST_RADIUS) -> str:
+    rest = len(words) - most
     more = _(" and %(n)d more") % {"n": rest} if rest > 0 else ""
-    return ", ".join(words[:MOST_RADIUS]) + more
+    return ", ".join(words[:most]) + more
 
 
 @readable
@@ -394,7 +431,7 @@ def wanted(row: Tick) -> dict[str, Any] | None:
     gain = verdicts.gain_ratio(current and current["headroom"], best["headroom"])
     return {
         "parts": parts,
-        "gain": figures.signed_percent(gain) if gain is not None else "",
+        "gain": figures.change(gain) if gain is not None else "",
         "headroom": best["headroom"],
     }
 
@@ -446,6 +483,9 @@ def _verdict_context(fleet: Fleet, scenario: Scenario, row: Tick | None) -> dict
         "n_more_stages": len(binds["stages"][MOST_STAGES:]),
         "alternatives": verdicts.alternatives(verdict),
         "bottlenecks": limiting[:MOST_BOTTLENECKS],
+        "otherwise": next(
+            (one for one in limiting if one["by_model"] and row.reason in _BY_MODEL), None
+        ),
         "n_more_bottlenecks": len(limiting[MOST_BOTTLENECKS:]),
         "warnings": verdict.get("warnings", [])[:MOST_BOTTLENECKS],
         "clamps": verdict.get("clamps", [])[:MOST_STAGES],

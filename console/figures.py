@@ -15,6 +15,8 @@ from django.utils.timezone import get_current_timezone
 from django.utils.translation import gettext as _
 
 NONE = "–"
+LEAST_CHANGE = 0.0005
+"""Less than half a tenth of a per cent is none."""
 _SUFFIXES = ((1e9, "G"), (1e6, "M"), (1e3, "K"))
 _BINARY = ((2.0**40, "TiB"), (2.0**30, "GiB"), (2.0**20, "MiB"), (2.0**10, "KiB"))
 
@@ -81,6 +83,13 @@ def signed_percent(ratio: float | None) -> str:
         return NONE
     sign = "+" if ratio > 0 else "−" if ratio < 0 else "±"
     return f"{sign}{significant(_hundredths(abs(ratio)))} %"
+
+
+def change(ratio: float | None) -> str:
+    """A change, or that there is none: `+3.10 %`, `no change`."""
+    if ratio is not None and abs(ratio) < LEAST_CHANGE:
+        return _("no change")
+    return signed_percent(ratio)
 
 
 def _hundredths(ratio: float) -> float:

@@ -13,7 +13,7 @@ from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy as _lazy
 
-from console import figures, kept
+from console import figures, kept, verdicts
 from console.context import BAD, GOOD, OFF, WARN, Mark
 from console.roles import readable
 from routing.core.truth.finding import (
@@ -26,7 +26,7 @@ from routing.core.truth.finding import (
     Unknown,
     named,
 )
-from routing.models import Fleet
+from routing.models import Fleet, Tick
 
 _MARKS: Final = {
     "bad": Mark(*BAD, _lazy("bad")),
@@ -35,6 +35,8 @@ _MARKS: Final = {
 }
 MOST_ON_OVERVIEW: Final = 3
 _MOST_SUBJECTS: Final = 8
+MOST_OVER: Final = 4
+"""Stages that the overview names for being over their capacity."""
 
 
 @dataclass(frozen=True)
@@ -65,12 +67,19 @@ def page(request: HttpRequest, fleet: str) -> HttpResponse:
     return render(request, "findings.html", context)
 
 
-def summary(fleet: Fleet) -> dict[str, Any]:
-    """The same report as the overview shows it: a sentence and the gravest few."""
+def summary(fleet: Fleet, tick: Tick | None) -> dict[str, Any]:
+    """The same report as the overview shows it: a sentence and the gravest few.
+
+    First comes what the newest tick shows to be over its capacity: the page shows its figures.
+    """
     report = kept.report(fleet, now_s=timezone.now().timestamp())
     told = [finding for finding in report.findings if finding.severity != "info"]
+    over = [] if tick is None else verdicts.over_capacity(tick.verdict)
     return {
-        "headline": headline(report),
+        "over": "|".join(over),
+        "over_words": _over_words(over),
+        "over_mark": Mark(*BAD, _("over capacity")),
+        "headline": headline(report, beside=bool(over)),
         "mark": mark(report),
         "rows": [_row(finding, fleet.pk) for finding in told[:MOST_ON_OVERVIEW]],
         "n_more": max(len(told) - MOST_ON_OVERVIEW, 0),
@@ -88,8 +97,24 @@ def mark(report: Report) -> Mark:
     return Mark(*GOOD, _("nothing found")) if report.clear else Mark(*OFF, _("nothing to check"))
 
 
-def headline(report: Report) -> str:
-    """`1 bad finding, 2 warnings. 4 checks could not be made, 9 found nothing.`"""
+def _over_words(stages: Sequence[str]) -> str:
+    if not stages:
+        return ""
+    text = ngettext(
+        "Over its capacity: %(names)s. More arrives than it carries, so queues grow.",
+        "Over their capacity: %(names)s. More arrives than they carry, so queues grow.",
+        len(stages),
+    )
+    shown = [verdicts.stage_name(name) for name in stages[:MOST_OVER]]
+    rest = len(stages) - len(shown)
+    return text % {"names": ", ".join(shown) + (_(" and %(n)d more") % {"n": rest} if rest else "")}
+
+
+def headline(report: Report, *, beside: bool = False) -> str:
+    """`1 bad finding, 2 warnings. 4 checks could not be made, 9 found nothing.`
+
+    `beside`: something that is no check's is known to be wrong.
+    """
     n_bad, n_warn = report.count("bad"), report.count("warn")
     found = []
     if n_bad:
@@ -97,7 +122,8 @@ def headline(report: Report) -> str:
         found.append(text % {"n": n_bad})
     if n_warn:
         found.append(ngettext("%(n)s warning", "%(n)s warnings", n_warn) % {"n": n_warn})
-    said = ", ".join(found) or _("No check found anything wrong")
+    nothing = _("No check found anything else") if beside else _("No check found anything wrong")
+    said = ", ".join(found) or nothing
     made = []
     if n := len(report.unknown):
         text = ngettext("%(n)s check could not be made", "%(n)s checks could not be made", n)

@@ -59,7 +59,7 @@ def sentence(hour: dict[str, Any], cluster: str, now: list[int] | None, zone: Zo
         "high": figures.significant(told["high_rps"]),
         "wanted": f"{told['n_prefill']}:{told['n_decode']}",
         "now": f"{now[0]}:{now[1]}" if now else "?",
-        "gain": figures.signed_percent(hour["gain_ratio"]),
+        "gain": figures.change(hour["gain_ratio"]),
     }
     if hour["advised"] and now and values["wanted"] != values["now"]:
         said = _(

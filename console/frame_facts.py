@@ -31,7 +31,7 @@ class Facts:
     Agents and gates are those heard of lately; `newest_plan` is the newest (epoch, version) that
     any of these gates runs, `n_gates_on_it` are fresh ones that run it. `n_overridden` are gates on
     which a person set another rule; `routers` counts managed routers by state;
-    `n_proposed` changes of any fleet one may read wait for a second person. `windows` and
+    `n_proposed` changes wait for a second person in any fleet where one may be that. `windows` and
     `maintained` are the rows of windows that are not over and of what is worked on now, as JSON:
     few pages read them.
     """
@@ -60,11 +60,13 @@ def read(
     now: datetime,
     *,
     among: frozenset[str] | None,
+    approving: frozenset[str] | None,
     stale_s: float,
     forgotten_s: float,
 ) -> tuple[list[str], Facts | None]:
     """The names of the fleets `among` those (None: of all), and the facts of `wanted`, or of the
-    first fleet if there is none of that name. Silent for `stale_s` is not fresh, for `forgotten_s`
+    first fleet if there is none of that name. What waits is counted in the fleets `approving` and,
+    with None, what is of several. Silent for `stale_s` is not fresh, for `forgotten_s`
     not counted."""
     with connection.cursor() as cursor:
         cursor.execute(
@@ -72,6 +74,7 @@ def read(
             {
                 "wanted": wanted or "",
                 "among": None if among is None else sorted(among),
+                "approving": None if approving is None else sorted(approving),
                 "now": now,
                 "now_s": now.timestamp(),
                 "fresh": now - timedelta(seconds=stale_s),
@@ -110,7 +113,7 @@ _FACTS = """
         (
             SELECT count(*) FROM approvals_proposal
             WHERE state = 'open' AND expires_at > %(now)s
-                AND (%(among)s::text[] IS NULL OR fleet = ANY(%(among)s::text[]))
+                AND (%(approving)s::text[] IS NULL OR fleet = ANY(%(approving)s::text[]))
         ),
         (
             SELECT jsonb_agg(

@@ -126,6 +126,7 @@ def extend(request: HttpRequest, fleet: str, hold_id: int) -> HttpResponse:
         "submit": _("Set the end"),
         "keep": _("Leave it as it is"),
         "back": reverse("holds", args=[fleet]),
+        "way": _("Holds"),
     }
     status = UNPROCESSABLE if request.method == "POST" else 200
     return render(request, "confirm.html", context, status=status)

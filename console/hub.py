@@ -34,7 +34,7 @@ SKIPPED = Counter(
     "prfaas_console_skipped_frames", "Frames replaced before a slow socket took them."
 )
 
-_EVENTS: Final = ("decision", "delivery", "policy", "rebalance", "router", "alert")
+_EVENTS: Final = ("decision", "delivery", "policy", "rebalance", "router", "alert", "proposal")
 _MAX_EVENTS: Final = 200
 _FORGET_EVERY_S: Final = 30.0
 _REDIS_TIMEOUT_S: Final = 3.0

@@ -27,7 +27,9 @@ from routing.jobs.when import DAYS, due, upcoming
 from routing.models import Fleet
 
 PER_PAGE = 50
-AHEAD = timedelta(days=7)
+BEHIND, AHEAD = timedelta(days=1), timedelta(days=7)
+"""What the calendar shows."""
+MOST_BEHIND = 30
 _MARKS = {
     "due": ("info", "wait"),
     "asking": WARN,
@@ -40,15 +42,17 @@ _MARKS = {
 
 @readable
 def page(request: HttpRequest, fleet: str) -> HttpResponse:
-    """Jobs of a fleet, what is due in the next week, and runs, newest first."""
+    """Jobs of a fleet, what was due since yesterday and is in the next week, and all runs."""
     found = get_object_or_404(Fleet, pk=fleet)
     now = timezone.now()
     rows = [(row, _parsed(row)) for row in Job.objects.filter(fleet=fleet).order_by("name")]
-    history = Paginator(JobRun.objects.filter(fleet=fleet).order_by("-due_at", "-pk"), PER_PAGE)
+    known = JobRun.objects.filter(fleet=fleet).order_by("-due_at", "-pk")
+    history = Paginator(known, PER_PAGE)
+    ran = known.filter(due_at__gt=now - BEHIND)[:MOST_BEHIND]
     context = {
         "fleet": found,
         "jobs": [_row(row, document, now) for row, document in rows],
-        "ahead": calendar(rows, now),
+        "days": calendar(rows, list(ran), now),
         "page": (shown := history.get_page(request.GET.get("page"))),
         "runs": [{"run": run, "mark": run_mark(run)} for run in shown],
     }
@@ -96,18 +100,26 @@ def run(request: HttpRequest, fleet: str, name: str) -> HttpResponse:
 
 
 def calendar(
-    rows: list[tuple[Job, JobDocument | None]], now: datetime
+    rows: list[tuple[Job, JobDocument | None]], ran: list[JobRun], now: datetime
 ) -> list[tuple[Any, list[dict[str, Any]]]]:
-    """By UTC day, what is due in the next week, ascending."""
-    days: dict[Any, list[dict[str, Any]]] = {}
-    moments = [
-        (moment, row, document)
-        for row, document in rows
-        if row.enabled and document is not None
-        for moment in due(document.when, now, now + AHEAD)
+    """By UTC day, ascending: what ran, with what became of it, and what is due in the next week."""
+    documents_of = {row.pk: document for row, document in rows}
+    moments: list[tuple[datetime, str, JobDocument | None, JobRun | None]] = [
+        *((run.due_at, run.job, documents_of.get(run.job), run) for run in ran),
+        *(
+            (moment, row.pk, document, None)
+            for row, document in rows
+            if row.enabled and document is not None
+            for moment in due(document.when, now, now + AHEAD)
+        ),
     ]
-    for moment, row, document in sorted(moments, key=lambda each: (each[0], each[1].pk)):
-        shown = {"job": row, "says": words(document.do), **_both(moment, document)}
+    days: dict[Any, list[dict[str, Any]]] = {}
+    for moment, name, document, run in sorted(moments, key=lambda each: each[:2]):
+        shown: dict[str, Any] = {"at": moment, "job": name}
+        if document is not None:
+            shown |= {"says": words(document.do), **_both(moment, document)}
+        if run is not None:
+            shown |= {"mark": run_mark(run), "says": run.text}
         days.setdefault(moment.date(), []).append(shown)
     return list(days.items())
 

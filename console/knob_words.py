@@ -5,10 +5,13 @@ The numbers themselves, their ranges and defaults are `routing.knobs`.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any, Final
 
 from django.utils.functional import Promise
+from django.utils.html import format_html, format_html_join
+from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy as lazy
 
@@ -208,6 +211,36 @@ KNOBS: Final[dict[str, Knob]] = {
         _S,
     ),
 }
+
+
+LIMITS: Final[dict[str, Text]] = {
+    "min_prefill": lazy("Least prefill instances"),
+    "min_decode": lazy("Least decode instances"),
+    "present_roles": lazy("Roles as they are"),
+    "decode_kv_usage_ratio": lazy("Room in decode's KV memory"),
+    "unknown_demand": lazy("Demand of others is not known"),
+    "bottleneck_decode": lazy("Decode limits"),
+    "bottleneck_prefill": lazy("Prefill limits"),
+    "bottleneck_link": lazy("The link limits"),
+    "bottleneck_flow": lazy("Connections limit the link"),
+    "bottleneck_burst": lazy("Bursts limit the link"),
+    "bottleneck_unknown": lazy("What limits is not known"),
+}
+"""What limits a plan beside the policy: the scenario's floors, and what was seen."""
+_NAMES: Final = re.compile(
+    r"\b(" + "|".join(name for name in (*KNOBS, *LIMITS) if "_" in name) + r")\b"
+)
+
+
+def in_sentence(text: str) -> SafeString:
+    """The text, each setting and limit that it names by its label, with its name on hover."""
+    parts = enumerate(_NAMES.split(text))
+    return format_html_join("", "{}", ((_named(part) if i % 2 else part,) for i, part in parts))
+
+
+def _named(name: str) -> SafeString:
+    label = KNOBS[name].label if name in KNOBS else LIMITS[name]
+    return format_html('<span title="{}">{}</span>', name, label)
 
 
 def range_words(name: str) -> str:

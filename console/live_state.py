@@ -380,7 +380,7 @@ class FleetState:
         in_flight = signals.in_flight or {}
         return {
             **_head(reading),
-            "requests_per_s": signals.requests_per_s,
+            "requests_per_s": window.requests_per_s(),
             "in_flight": {side: in_flight.get(side) for side in ("local", "remote")},
             "upstream_up": signals.upstream_up or {},
             "plan_epoch": reading.plan_epoch,

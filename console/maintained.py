@@ -158,7 +158,12 @@ def _page(
     template: str = "confirm.html",
 ) -> HttpResponse:
     status = UNPROCESSABLE if request.method == "POST" else 200
-    shown = {"fleet": fleet, "form": form, "back": reverse("windows", args=[fleet.pk])} | context
+    shown = {
+        "fleet": fleet,
+        "form": form,
+        "back": reverse("windows", args=[fleet.pk]),
+        "way": _("Freezes"),
+    } | context
     return render(request, template, shown, status=status)
 
 

@@ -14,6 +14,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_noop
 
 from console import figures
+from console.core_words import reason_lazily
 from console.phrases import in_other_languages, joined, listed, said, said_n
 
 Kind = Literal["instance", "link", "router"]
@@ -153,7 +154,7 @@ def _broker(view: View, now_s: float) -> list[Finding]:
             said("Valkey has not answered"),
             view.broker_away_s,
             said(
-                "the loop has no clock and holds the plan, news of other processes stays away and "
+                "the loop has no clock and keeps the plan, news of other processes stays away and "
                 "this page re-reads every %(span)s; samples are stored, %(gates)s",
                 span=figures.duration(view.reread_s),
                 gates=_gates_words(view),
@@ -400,7 +401,7 @@ def _loop_words(view: View, now_s: float) -> str:
     if loop.mode == "paused":
         return said("the loop is paused")
     if loop.action == "hold":
-        return said("the loop holds t (%(reason)s)", reason=loop.reason)
+        return said("the loop keeps t (%(reason)s)", reason=reason_lazily(loop.reason))
     return said("the loop goes on")
 
 

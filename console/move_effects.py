@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import dataclasses
+import math
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -11,6 +13,8 @@ from django.utils.translation import ngettext
 
 from console import figures
 from console.effects import Effect, Effects
+from console.plans import cluster_words
+from routing.core.roles.asked import Held, Outlook
 from routing.core.types import Prediction, StageLoad
 from routing.rebalance_preview import Preview
 
@@ -68,7 +72,7 @@ def _load(expected: Prediction, name: str) -> StageLoad | None:
 
 def of_move(found: Preview, until: datetime) -> Effects:
     """What asking for the roles changes, what drains, what the loop does then, how to undo it."""
-    items = [Effect.changes(text) for text in (moves(found), capacity(found)) if text]
+    items = [Effect.changes(text) for text in (moves(found), capacity(found, until)) if text]
     if found.refused:
         return Effects(tuple(items))  # what cannot be asked for drains nothing
     if found.going or not found.waits:
@@ -82,10 +86,8 @@ def of_move(found: Preview, until: datetime) -> Effects:
     )
     items += [
         Effect.stops(stops % {"cluster": found.cluster, "until": figures.stamp(until)}),
-        Effect.goes_on(
-            _("t and the link: the loop goes on tuning them, to suit the roles there are.")
-        ),
-        _afterwards(found),
+        _of_t(found),
+        _afterwards(found, until),
         Effect.undo(
             _(
                 "cancel the move while it is under way, or release the hold: instances that have "
@@ -96,24 +98,60 @@ def of_move(found: Preview, until: datetime) -> Effects:
     return Effects(tuple(items))
 
 
-def capacity(found: Preview) -> str:
-    """`Capacity of the fleet 3.16 → 3.13 req/s, and 3.14 req/s once t suits the new roles; …`"""
+def capacity(found: Preview, until: datetime) -> str:
+    """`Capacity of the fleet 3.16 → 3.13 req/s, and 3.14 req/s once t suits the new roles; …`
+
+    Where t stays as it is for as long as the roles are held, nothing is said of what would suit.
+    """
     expected = found.outlook
     if expected is None:
         return _("What it does to capacity is unknown: no tick measured demand and lengths.")
+    suits = _suits(expected, until)
     words = {
         "before": figures.significant(expected.before.lambda_max_rps),
         "after": figures.rate(expected.after.lambda_max_rps),
-        "settled": figures.rate(expected.settled.lambda_max_rps),
+        "settled": "" if suits is None else figures.rate(suits.lambda_max_rps),
         "demand": figures.rate(demand_rps(expected.before)),
     }
-    text = _(
-        "Capacity of the fleet %(before)s → %(after)s, and %(settled)s once t suits the new roles; "
-        "demand now %(demand)s."
-    )
-    short = (expected.settled.headroom or 0.0) < 1.0
-    over = _("That is less than arrives: requests would queue without end.") if short else ""
-    return " ".join(filter(None, (text % words, over)))
+    if expected.held:
+        words["t"] = cluster_words(dataclasses.asdict(expected.held[0].plan))
+        words["at"] = figures.stamp(expected.held[-1].until_s)
+        text = _(
+            "Capacity of the fleet %(before)s → %(after)s with %(t)s held; demand now %(demand)s."
+        )
+        if suits is not None:
+            text = _(
+                "Capacity of the fleet %(before)s → %(after)s with %(t)s held, and %(settled)s "
+                "once the hold has ended (%(at)s) and t suits the new roles; demand now %(demand)s."
+            )
+    elif suits is None:
+        text = _(
+            "Capacity of the fleet %(before)s → %(after)s at the t that runs; demand now "
+            "%(demand)s."
+        )
+    else:
+        text = _(
+            "Capacity of the fleet %(before)s → %(after)s, and %(settled)s once t suits the new "
+            "roles; demand now %(demand)s."
+        )
+    return " ".join(filter(None, (text % words, _over(expected, suits))))
+
+
+def _suits(expected: Outlook, until: datetime) -> Prediction | None:
+    """What the new roles carry at the t that suits them; None where t does not get there while
+    they are held."""
+    outlasted = expected.held and expected.held[-1].until_s >= until.timestamp()
+    return None if outlasted else expected.settled
+
+
+def _over(expected: Outlook, suits: Prediction | None) -> str:
+    """What arrives is more than that: for as long as t is held, or for good."""
+    last = expected.after if suits is None else suits
+    if (last.headroom or 0.0) < 1.0:
+        return _("That is less than arrives: requests would queue without end.")
+    if expected.held and (expected.after.headroom or 0.0) < 1.0:
+        return _("With t held that is less than arrives: requests would queue until then.")
+    return ""
 
 
 def demand_rps(expected: Prediction) -> float | None:
@@ -143,12 +181,58 @@ def _named(paths: list[str], most: int = 4) -> str:
     return ", ".join(names) + (_(" and %(n)s more") % {"n": rest} if rest > 0 else "")
 
 
-def _afterwards(found: Preview) -> Effect:
+def _of_t(found: Preview) -> Effect:
+    """Who says what t is while the roles are held: the loop, or a person until when."""
+    expected = found.outlook
+    if expected is not None and expected.held:
+        return Effect("warn", "held", _("Stays:"), held_words(expected.held))
+    if expected is not None and expected.stays:
+        text = _("t as it runs, for now: %(why)s") % {"why": _sentence(found, expected.stays)}
+        return Effect("warn", "held", _("Stays:"), text)
+    return Effect.goes_on(
+        _("t and the link: the loop goes on tuning them, to suit the roles there are.")
+    )
+
+
+def held_words(held: Sequence[Held]) -> str:
+    """`t 9.8K tok until 2026-08-30 15:04:00 UTC, held by ann: load test. Then the loop …`"""
+    parts = [
+        _("%(t)s until %(until)s, held by %(owner)s: %(reason)s")
+        % {
+            "t": cluster_words(dataclasses.asdict(one.plan)),
+            "until": figures.stamp(one.until_s),
+            "owner": one.pin.owner,
+            "reason": one.pin.reason or _("no reason given"),
+        }
+        for one in held
+    ]
+    return _("%(holds)s. Then the loop tunes t to the roles there are.") % {
+        "holds": "; ".join(parts)
+    }
+
+
+def _afterwards(found: Preview, until: datetime) -> Effect:
     label = _("Afterwards:")
-    wants = found.outlook.loop_wants if found.outlook else None
+    expected = found.outlook
+    wants = expected.loop_wants if expected else None
+    if expected is not None and expected.held and expected.held[-1].until_s > until.timestamp():
+        at = figures.stamp(expected.held[-1].until_s)
+        text = _(
+            "the loop leaves the roles alone until the hold of t ends too (%(at)s); at this "
+            "traffic it would then leave them there."
+        )
+        if wants is not None:
+            text = _(
+                "the loop leaves the roles alone until the hold of t ends too (%(at)s); at this "
+                "traffic it would then go to %(roles)s."
+            )
+        roles = "" if wants is None else f"{wants[0]}/{wants[1]}"
+        return Effect(
+            "" if wants is None else "warn", "wait", label, text % {"at": at, "roles": roles}
+        )
     if wants is None:
         text = _("the roles are the loop's again; at this traffic it would leave them there.")
-        if found.outlook is None:
+        if expected is None:
             text = _("the roles are the loop's again, and it may move them back.")
         return Effect("", "wait", label, text)
     text = _("the roles are the loop's again; at this traffic it would go to %(roles)s.")
@@ -168,32 +252,51 @@ _STAGES: tuple[tuple[str, Callable[[], str]], ...] = (
 )
 
 
-def rows(found: Preview) -> list[dict[str, Any]]:
-    """Capacity and use of every stage of the cluster, and of the fleet: now, with the new roles,
-    and once t suits them."""
+def rows(found: Preview, until: datetime) -> list[dict[str, Any]]:
+    """t, capacity and use of every stage of the cluster, and of the fleet: now, with the new roles,
+    and once t suits them, if it may."""
     expected = found.outlook
     if expected is None:
         return []
-    three = {
+    suits = _suits(expected, until)
+    columns = {
         _("Now"): expected.before,
-        _("With these roles"): expected.after,
-        _("Once t suits them"): expected.settled,
+        _("With these roles, t held") if expected.held else _("With these roles"): expected.after,
     }
+    if suits is not None:
+        columns[_("Once the hold of t ended") if expected.held else _("Once t suits them")] = suits
     whole = [
         (
             label,
             figures.rate(each.lambda_max_rps),
             _full(1.0 / each.headroom if each.headroom else None),
         )
-        for label, each in three.items()
+        for label, each in columns.items()
     ]
-    lines = [{"name": _("Fleet, at its tightest stage"), "cells": whole, "whole": True}]
-    for name in _stages(found.cluster, three.values()):
+    split = [
+        (
+            label,
+            _t(t),
+            _("fleet: %(share)s remote") % {"share": figures.percent(each.remote_fraction)},
+        )
+        for (label, each), t in zip(columns.items(), expected.thresholds, strict=False)
+    ]
+    lines = [
+        {"name": _("t of %(where)s") % {"where": found.cluster}, "cells": split},
+        {"name": _("Fleet, at its tightest stage"), "cells": whole, "whole": True},
+    ]
+    for name in _stages(found.cluster, columns.values()):
         kind, _sep, where = name.partition(":")
         words = dict(_STAGES).get(kind, lambda: "%(where)s")()
-        cells = [(label, *_cell(each, name)) for label, each in three.items()]
+        cells = [(label, *_cell(each, name)) for label, each in columns.items()]
         lines.append({"name": words % {"where": where.replace("->", " → ")}, "cells": cells})
     return lines
+
+
+def _t(threshold: float) -> str:
+    if threshold <= 0.0:
+        return _("everything remote")
+    return _("everything local") if math.isinf(threshold) else figures.tokens(round(threshold))
 
 
 def _stages(cluster: str, three: Iterable[Prediction]) -> list[str]:

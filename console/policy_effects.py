@@ -10,6 +10,7 @@ from typing import Any
 from django.utils.translation import gettext as _
 
 from console import figures
+from console.core_words import reason_words
 from console.effects import Effect, Effects
 from console.plans import cluster_words, roles
 from routing import commands, fleets
@@ -86,7 +87,7 @@ def _next_words(before: Verdict, after: Verdict) -> str:
         after.plan.clusters,
     ):
         text = _("nothing in the next tick: on the last readings it says %(said)s either way.")
-        return text % {"said": after.reason}
+        return text % {"said": reason_words(after.reason)}
     text = _(
         "in the next tick, on the last readings: %(after)s. With the present numbers: %(before)s."
     )
@@ -94,7 +95,7 @@ def _next_words(before: Verdict, after: Verdict) -> str:
 
 
 def _said(verdict: Verdict) -> str:
-    return f"{verdict.reason}, {verdict.message.rstrip('.')}"
+    return f"{reason_words(verdict.reason)}, {verdict.message.rstrip('.')}"
 
 
 def _aim_words(before: Verdict, after: Verdict) -> str:

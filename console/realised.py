@@ -19,6 +19,7 @@ from django.urls import reverse
 from django.utils.translation import gettext as _
 
 from console import figures
+from console.core_words import reason_words
 from console.plans import headline_words
 from routing.core import chance
 from routing.core.chance import Band
@@ -415,7 +416,7 @@ def _changes(fleet: str, begins: datetime, ends: datetime) -> list[tuple[Any, ..
 
 
 def _plan_words(row: Decision) -> str:
-    return f"v{row.version} ({row.reason}): {headline_words(row.previous, row.plan)}"
+    return f"v{row.version} ({reason_words(row.reason)}): {headline_words(row.previous, row.plan)}"
 
 
 def _page_of(row: Decision) -> str:

@@ -90,7 +90,7 @@ def _page(
                 move_effects.of_move(found, until),
                 gate.needed(policy.fleet_id, _moved(present, to, now, until)),
             ),
-            "rows": move_effects.rows(found),
+            "rows": move_effects.rows(found, until),
             "going": move_effects.going_rows(found),
             "may": valid and not found.refused,
         }

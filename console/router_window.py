@@ -11,6 +11,8 @@ from telemetry.quantiles import Quantile, quantile
 from telemetry.store import Reading
 
 SHARE_WINDOW_S: Final = 60.0
+RATE_WINDOW_S: Final = 30.0
+"""Arrivals a second are counted over so long: from one reading to the next they jump about."""
 
 
 @dataclass(frozen=True)
@@ -29,8 +31,10 @@ class RouterWindow:
     """Marks of the last minute, since the router's last restart."""
 
     marks: collections.deque[_Mark] = field(default_factory=collections.deque)
+    rates: collections.deque[tuple[float, float]] = field(default_factory=collections.deque)
 
     def add(self, reading: Reading, signals: wire.RouterSignals) -> None:
+        self._add_rate(reading.at_s, signals.requests_per_s)
         local, remote = store.requests_of(signals, "local"), store.requests_of(signals, "remote")
         if local is None or remote is None:
             return
@@ -50,6 +54,26 @@ class RouterWindow:
         # The last mark before the window is its base, so one of those is kept.
         while len(self.marks) > 1 and self.marks[1].at_s <= mark.at_s - SHARE_WINDOW_S:
             self.marks.popleft()
+
+    def _add_rate(self, at_s: float, rate: float | None) -> None:
+        if rate is not None:
+            self.rates.append((at_s, rate))
+        while self.rates and self.rates[0][0] <= at_s - RATE_WINDOW_S:
+            self.rates.popleft()
+
+    def requests_per_s(self) -> float | None:
+        """Arrivals a second over the last `RATE_WINDOW_S`, or as much of it as was read: counted,
+        or the mean of the rates that a router says which does not count by side."""
+        if not self.marks:
+            said = [rate for _at_s, rate in self.rates]
+            return sum(said) / len(said) if said else None
+        last = self.marks[-1]
+        before = [mark for mark in self.marks if mark.at_s <= last.at_s - RATE_WINDOW_S]
+        first = before[-1] if before else self.marks[0]
+        if first is last:
+            return None
+        gained = last.local - first.local + last.remote - first.remote
+        return gained / (last.at_s - first.at_s)
 
     def remote_share(self) -> float | None:
         """Share of the window's arrivals that went remote; None without arrivals."""

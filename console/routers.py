@@ -174,6 +174,7 @@ def _act(
         "submit": submit,
         "keep": keep,
         "back": reverse("routers", args=[row.fleet_id]),
+        "way": _("Routers"),
     }
     return render(request, "confirm.html", context, status=status)
 
@@ -301,6 +302,7 @@ def _simple(
         "submit": submit,
         "keep": keep,
         "back": reverse("routers", args=[fleet.pk]),
+        "way": _("Routers"),
     }
     status = UNPROCESSABLE if request.method == "POST" else 200
     return render(request, "confirm.html", context, status=status)

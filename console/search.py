@@ -19,6 +19,7 @@ from django.urls import reverse
 from django.utils.translation import gettext as _
 
 from console import context
+from console.core_words import reason_words
 from console.roles import Role, readable_across, role_of
 from routing import rights
 from routing.core.reasons import REASONS
@@ -259,7 +260,7 @@ def _decisions(words: list[str], fleet: str | None, may: Rights) -> list[Row]:
     versions = [int(m[1]) for word in words if (m := _VERSION.fullmatch(word))]
     rest = [word for word in words if not _VERSION.fullmatch(word)]
     asked = [word for word in rest if word not in ("decision", "revert", "plan", "roll", "back")]
-    reasons = [name for name in REASONS if asked and all(word in name.casefold() for word in asked)]
+    reasons = [name for name in REASONS if asked and _is_asked_for(name, asked)]
     rows = Decision.objects.filter(fleet_id=fleet or "")
     if versions:
         rows = rows.filter(version__in=versions)
@@ -272,13 +273,24 @@ def _decisions(words: list[str], fleet: str | None, may: Rights) -> list[Row]:
     for pk, version, reason, message in rows.order_by("-created_at").values_list(*values)[:_NEAR]:
         tag = _("advised") if version is None else f"v{version}"
         args = [fleet, pk]
-        also = f"decision plan {version or ''}"
-        made.append(
-            Row("decision", f"{tag} {reason}", message, reverse("decision", args=args), also)
-        )
+        also = f"decision plan {version or ''} {reason}"
+        label = f"{tag} {reason_words(reason)}"
+        made.append(Row("decision", label, message, reverse("decision", args=args), also))
         if version is not None and may.may("operate", fleet or ""):
             label = _("Revert v%(version)s") % {"version": version}
             made.append(
-                Row("action", label, reason, reverse("roll-back", args=args), f"{also} roll back")
+                Row(
+                    "action",
+                    label,
+                    reason_words(reason),
+                    reverse("roll-back", args=args),
+                    f"{also} roll back",
+                )
             )
     return made
+
+
+def _is_asked_for(reason: str, words: list[str]) -> bool:
+    """Whether every word stands in a reason, as it is named or as it is read."""
+    known = f"{reason} {reason_words(reason)}".casefold()
+    return all(word in known for word in words)

@@ -162,14 +162,17 @@ def _behind(running: tuple[int, int], desired: tuple[int, int]) -> str:
     return words % {"n": n}
 
 
-def agents(now: datetime) -> tuple[list[dict[str, Any]], int]:
+def agents(now: datetime, among: frozenset[str] | None = None) -> tuple[list[dict[str, Any]], int]:
     """Agents by name with how fresh they are and how far their clock is off, and how many there
-    are.
+    are, among those of these names (None: all).
 
     Of more than MOST_AGENTS so many, those that were not heard of for the longest.
     """
     rows = []
-    counted = Agent.objects.annotate(n_all=Window(Count("pk")))
+    known = Agent.objects.all()
+    if among is not None:
+        known = known.filter(name__in=sorted(among))
+    counted = known.annotate(n_all=Window(Count("pk")))
     longest = list(counted.order_by("last_seen_at", "name")[:MOST_AGENTS])
     for agent in sorted(longest, key=lambda agent: agent.name):
         silent_s = (now - agent.last_seen_at).total_seconds()

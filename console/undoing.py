@@ -16,10 +16,11 @@ from django.utils import timezone
 from django.utils.translation import gettext as _
 from django.views.decorators.cache import never_cache
 
-from console import approval_words, cancel_effects, effects, figures, plans
+from console import approval_words, cancel_effects, decisions, effects, figures, plans
 from console.changes import UNPROCESSABLE, VIA, conflict, policy_of
 from console.forms import NeededReasonForm, RollBackForm
 from console.roles import operators_only
+from console.verdicts import delivery_words
 from routing import commands, delivery, fleets, link_breakers, role_commands, router_commands
 from routing.approvals import gate
 from routing.core.types import LinkMemory
@@ -71,13 +72,18 @@ def roll_back(request: HttpRequest, fleet: str, decision_id: int) -> HttpRespons
             )
             return redirect("fleet-overview", fleet)
     running = fleets.newest_adopted(policy.fleet)
-    does = _("Hold") if running is not None and running.pk == decision.pk else _("Roll back to")
-    title = f"{does} {_plan_tag(decision)}"
+    is_running = running is not None and running.pk == decision.pk
+    title = (_("Hold %(plan)s") if is_running else _("Roll back to %(plan)s")) % {
+        "plan": _plan_tag(decision)
+    }
+    heading = title
+    if decision.version is not None and not is_running:
+        heading = decisions.set_label(running.plan["clusters"] if running else {}, decision)
     context = {
         "fleet": policy.fleet,
         "policy": policy,
         "title": title,
-        "heading": title,
+        "heading": heading,
         "note": _plan_words(decision),
         "effects": approval_words.asked_first(
             effects.of_roll_back(policy, decision, now),
@@ -85,9 +91,10 @@ def roll_back(request: HttpRequest, fleet: str, decision_id: int) -> HttpRespons
         ),
         "form": form,
         "refused": refused,
-        "submit": _("Hold it") if does == "Hold" else _("Roll back"),
+        "submit": _("Hold it") if is_running else _("Roll back"),
         "keep": _("Leave the plan as it is"),
         "back": reverse("decision", args=[fleet, decision.pk]),
+        "way": _decision_way(decision),
     }
     return _page(request, context)
 
@@ -128,7 +135,7 @@ def _roll_back_refusal(policy: Policy, decision: Decision, now: datetime) -> str
 
 
 def _plan_tag(decision: Decision) -> str:
-    return "advice" if decision.version is None else f"v{decision.version}"
+    return _("advice") if decision.version is None else f"v{decision.version}"
 
 
 def _plan_words(decision: Decision) -> str:
@@ -158,7 +165,7 @@ def cancel_delivery(request: HttpRequest, fleet: str, decision_id: int) -> HttpR
         refused = _("Nobody waits for %(name)s: v%(version)s is %(state)s there.") % {
             "name": name,
             "version": decision.version,
-            "state": sent.state,
+            "state": delivery_words(sent.state),
         }
     if request.method == "POST" and form.is_valid():
         try:
@@ -185,7 +192,7 @@ def cancel_delivery(request: HttpRequest, fleet: str, decision_id: int) -> HttpR
         "heading": _("Stop waiting for %(name)s to run v%(version)s")
         % {"name": name, "version": decision.version},
         "note": _("Sent %(sent_at)s UTC, %(state)s since.")
-        % {"sent_at": f"{sent.sent_at:%Y-%m-%d %H:%M:%S}", "state": sent.state},
+        % {"sent_at": f"{sent.sent_at:%Y-%m-%d %H:%M:%S}", "state": delivery_words(sent.state)},
         "effects": cancel_effects.of_delivery_cancel(
             decision, RouterState.objects.filter(router=router).first(), name
         ),
@@ -194,6 +201,7 @@ def cancel_delivery(request: HttpRequest, fleet: str, decision_id: int) -> HttpR
         "submit": _("Stop waiting"),
         "keep": _("Keep waiting"),
         "back": reverse("decision", args=[fleet, decision.pk]),
+        "way": _decision_way(decision),
     }
     return _page(request, context)
 
@@ -248,6 +256,7 @@ def cancel_rebalance(request: HttpRequest, fleet: str, rebalance_id: int) -> Htt
         "submit": _("Cancel the move"),
         "keep": _("Let it go on"),
         "back": reverse("fleet", args=[fleet]),
+        "way": _("Fleet"),
     }
     return _page(request, context)
 
@@ -300,6 +309,7 @@ def reset_breaker(request: HttpRequest, fleet: str) -> HttpResponse:
         "submit": _("Reset breaker"),
         "keep": _("Leave it to the probe"),
         "back": reverse("fleet", args=[fleet]),
+        "way": _("Fleet"),
     }
     return _page(request, context)
 
@@ -318,6 +328,11 @@ def _breaker_words(memory: LinkMemory) -> str:
             "n": memory.n_openings,
         }
     return _("Open since %(since)s: too many transfers failed.") % {"since": since}
+
+
+def _decision_way(decision: Decision) -> str:
+    """The page of a decision, by name, for what leads back to it."""
+    return _("Decision %(plan)s") % {"plan": _plan_tag(decision)}
 
 
 def _page(request: HttpRequest, context: dict[str, Any]) -> HttpResponse:

@@ -11,7 +11,6 @@ from django.utils.translation import gettext_lazy as _lazy
 
 from console import figures, timeline
 from console.context import BAD, GOOD, OFF, STALE_AFTER_S, WARN, Mark
-from console.plans import headline
 from routing import delivery
 from routing.models import Decision, RouterState
 
@@ -29,6 +28,15 @@ _ALTERNATIVES = {
     "more_prefill": _lazy("One more for prefill"),
     "more_decode": _lazy("One more for decode"),
 }
+_LABELS = {
+    "decode": _lazy("decode"),
+    "prefill": _lazy("prefill"),
+    "link": _lazy("link"),
+    "flow": _lazy("connections"),
+    "burst": _lazy("bursts"),
+    "unknown": _lazy("not known"),
+}
+"""What limits a cluster (`core.bottleneck`)."""
 _DELIVERY_MARKS = {
     "applied": GOOD,
     "accepted": ("info", "wait"),
@@ -173,9 +181,9 @@ def decision_row(decision: Decision, summary: dict[str, Any]) -> dict[str, Any]:
         "tag": _KINDS.get(decision.kind, decision.kind)
         if decision.version is None
         else f"v{decision.version}",
-        "parts": headline(decision.previous, decision.plan),
+        "parts": timeline.parts(decision),
         "delivery": _summary_mark(summary),
-        "gain": figures.signed_percent(gain) if gain is not None else "",
+        "gain": figures.change(gain) if gain is not None else "",
         "who": timeline.who(decision.reason, decision.message),
         "back_to": back_to and f"v{back_to[1]}",
     }
@@ -196,6 +204,13 @@ def stages(prediction: dict[str, Any] | None) -> dict[str, dict[str, Any]]:
         }
         for stage in found
     }
+
+
+def over_capacity(verdict: dict[str, Any]) -> list[str]:
+    """Names of the stages of which the plan that runs asks more than they carry, by name."""
+    predicted = verdict.get("current")
+    found = predicted["stages"] if predicted else ()
+    return sorted(stage["name"] for stage in found if _used(stage) > 1)
 
 
 def _used(stage: dict[str, Any]) -> float:
@@ -241,7 +256,7 @@ def alternatives(verdict: dict[str, Any]) -> list[dict[str, Any]]:
             "text": row["text"].replace("->", "→"),
             "headroom": row["headroom"],
             "percent": 100 * (row["headroom"] or 0.0) / most if most else 0.0,
-            "gain": figures.signed_percent(row["gain_ratio"]),
+            "gain": figures.NONE if row["name"] == "stay" else figures.change(row["gain_ratio"]),
             "remote_gbps": row["remote_gbps"],
             "bottleneck": stage_name(row["bottleneck"]),
             "why_not": row["why_not"],
@@ -252,14 +267,36 @@ def alternatives(verdict: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def bottlenecks(verdict: dict[str, Any]) -> list[dict[str, Any]]:
-    """What limits each PD cluster under the plan that runs: label, stage and the signs for it."""
+    """What limits each PD cluster under the plan that runs: label, stage and the signs for it.
+
+    `by_model` is the stage that the model finds tightest there, where what was measured points to
+    another: what the loop says of a change goes by the model.
+    """
+    tightest_first = list(stages(verdict.get("current")))
     return [
         {
             "cluster": cluster,
-            "label": found["label"],
+            "label": _LABELS.get(found["label"], found["label"]),
             "stage": stage_name(found["stage"]),
             "signs": found["signs"],
             "measured": found["measured"],
+            "by_model": _otherwise(tightest_first, cluster, found),
         }
         for cluster, found in verdict.get("bottlenecks", {}).items()
     ]
+
+
+def _otherwise(tightest_first: list[str], cluster: str, found: dict[str, Any]) -> str:
+    """The stage of a cluster that the model finds tightest, unless the signs say the same."""
+    own = _own(tightest_first, cluster)
+    known = [name for name in tightest_first if name in own]
+    if not found["measured"] or not known or found["stage"] == known[0]:
+        return ""
+    return stage_name(known[0])
+
+
+def _own(every: list[str], cluster: str) -> set[str]:
+    """Names of the stages that a cluster's requests pass."""
+    links = {n for n in every if n.startswith("link:") and n.endswith(f"->{cluster}")}
+    remotes = {f"remote_prefill:{name.removeprefix('link:').split('->')[0]}" for name in links}
+    return {f"local_prefill:{cluster}", f"decode:{cluster}"} | links | remotes

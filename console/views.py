@@ -10,6 +10,7 @@ from django.shortcuts import render
 from django.utils import timezone
 
 from console import (
+    agents_seen,
     decisions,
     findings,
     instances,
@@ -23,7 +24,7 @@ from console import (
 )
 from console.opened import opened_at_tick
 from console.roles import readable
-from routing import commands, fleets, knobs
+from routing import commands, fleets, knobs, rights
 from routing.core.scenario.document import Scenario
 from routing.models import Decision, Fleet
 from telemetry.models import Agent
@@ -53,7 +54,7 @@ def overview(request: HttpRequest, fleet: str) -> HttpResponse:
         "moving": rebalances.under_way(found),
         "gates": sources.worst_first(gates),
         "n_all_gates": len(gates),
-        "findings": findings.summary(found),
+        "findings": findings.summary(found, last_tick),
         "has_agents": bool(scraped) or Agent.objects.exists(),
         "last_tick": last_tick,
         "page_data": page_data(found, scenario, recent, running),
@@ -77,7 +78,7 @@ def fleet_page(request: HttpRequest, fleet: str) -> HttpResponse:
     running = fleets.newest_adopted(found)
     moving, moved = rebalances.lately(found)
     gates = sources.gates_under(found, running, now, readings=read["router"])
-    agents, n_agents = sources.agents(now)
+    agents, n_agents = sources.agents(now, agents_seen.by(rights.of(request.user)))
     context = {
         "fleet": found,
         "scenario": scenario,

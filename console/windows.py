@@ -117,6 +117,7 @@ def override(request: HttpRequest, fleet: str) -> HttpResponse:
         "submit": _("Override"),
         "keep": _("Leave it frozen"),
         "back": reverse("windows", args=[fleet]),
+        "way": _("Freezes"),
     }
     status = UNPROCESSABLE if request.method == "POST" else 200
     return render(request, "confirm.html", context, status=status)

@@ -26,7 +26,7 @@ from routing import ack_batches
 
 ROOT = Path(__file__).resolve().parent.parent
 APP = "console.asgi:application"
-_START_TIMEOUT_S = 40.0
+_START_TIMEOUT_S = 120.0
 
 
 def database_url(*, user: str | None = None, password: str | None = None) -> str:

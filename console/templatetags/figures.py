@@ -12,7 +12,7 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
-from console import figures, phrases, plans
+from console import core_words, figures, knob_words, phrases, plans
 
 register = template.Library()
 
@@ -47,6 +47,23 @@ def plan_words(plan: Any) -> str:
 
 
 register.filter("plan_extras", plans.extras)
+
+
+@register.filter
+def reason(name: str) -> SafeString:
+    """A reason in words; on hover its name, which the API knows, and what it means."""
+    title = ": ".join(filter(None, (name, core_words.reason_help(name))))
+    text = core_words.reason_words(name)
+    return format_html('<span class="reason" title="{}">{}</span>', title, text)
+
+
+register.filter(core_words.reason_words)
+
+
+@register.filter
+def knobs(text: str) -> SafeString:
+    """A sentence of the machine's: settings in it by their labels, with their names on hover."""
+    return knob_words.in_sentence(text)
 
 
 @register.filter

@@ -91,6 +91,7 @@ OPENED: dict[str, tuple[str, ...]] = {
     "tokens": ONCE,
     "revoke-token": ONCE,
     "rotate-token": ONCE,
+    "document": ONCE,
     "people": ONCE,
     "new-person": ONCE,
     "person": ONCE,

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import re
 
+from django.utils import timezone
 from playwright.sync_api import expect
 
 from routing.approvals.models import Proposal
+from routing.approvals.proposals import reject
 from routing.models import Fleet, Hold
 from tests.browser.conftest import Open
 from tests.browser.test_console import overview
 from tests.browser.test_control import enter, tab_to
-from tests.routing.approvals.case import limit
+from tests.console.page_case import busy_fleet
+from tests.routing.approvals.case import BOB, limit, waiting
 
 
 def test_one_asks_and_another_approves_by_keys_alone(tab: Open, fleet: Fleet) -> None:
@@ -33,7 +36,7 @@ def test_one_asks_and_another_approves_by_keys_alone(tab: Open, fleet: Fleet) ->
     row = Proposal.objects.get()
 
     other = tab("approver", width=390).open(f"{overview(fleet)}policy/")
-    expect(other.locator(".rail .count")).to_have_text("1 waiting")
+    expect(other.locator("#n-approvals")).to_have_text("1 waiting")
     other.locator(".rail a[href='/approvals/']").focus()
     enter(other, r"/approvals/$")
     tab_to(other, f"a[href='/approvals/{row.pk}/']")
@@ -47,6 +50,28 @@ def test_one_asks_and_another_approves_by_keys_alone(tab: Open, fleet: Fleet) ->
     placed = Hold.objects.get()
     assert (placed.threshold_tokens, placed.owner) == (9000, row.asked_by)
     expect(page.locator("#proposal")).to_contain_text("seen with ana")
+
+
+def test_the_rail_counts_what_waits_while_somebody_looks(tab: Open, fleet: Fleet) -> None:
+    """On pages of any fleet, told by the live connection; who may not approve sees no number."""
+    other = busy_fleet(f"{fleet.pk}-b")
+    pages = [tab("approver").open(path) for path in (overview(fleet), overview(other))]
+    plain = tab("operator").open(overview(fleet))
+    for page in (*pages, plain):
+        expect(page.locator("#truth-socket")).to_contain_text("socket ok")
+        page.evaluate("window.isFirst = true")
+    for page in pages:
+        expect(page.locator("#n-approvals")).to_be_hidden()
+        page.locator(".rail a[href='/approvals/']").focus()
+    row = waiting(fleet)
+    for page in pages:
+        expect(page.locator("#n-approvals")).to_be_visible()
+        expect(page.locator("#n-approvals")).to_have_text("1 waiting")
+    reject(proposal_id=row.pk, now=timezone.now(), **BOB)
+    for page in pages:
+        expect(page.locator("#n-approvals")).to_be_hidden()
+        assert page.evaluate("window.isFirst") is True, "without loading the page anew"
+    expect(plain.locator("#n-approvals")).to_have_count(0)
 
 
 def test_an_emergency_is_confirmed_by_typing(tab: Open, fleet: Fleet) -> None:

@@ -32,7 +32,8 @@ def test_the_timeline_is_filtered_and_paged_and_drawn(tab: Open, fleet: Fleet) -
     page.get_by_role("link", name="Newest").click()
     page.get_by_label("Kind").select_option("held")
     page.get_by_role("button", name="Filter").click()
-    expect(rows.locator(".tag", has_text="held")).to_have_count(rows.count())
+    page.wait_for_url("**kind=held**")
+    expect(rows.locator(".tag", has_text="kept")).to_have_count(rows.count())
     assert "range=1h" in page.url
     assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
 

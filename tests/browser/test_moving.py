@@ -76,7 +76,7 @@ def test_rolling_back_is_three_clicks_and_shows_on_every_page(tab: Open, fleet: 
     """S-56."""
     first = fleet.decisions.get(version=1)
     page = tab("operator").open(f"{overview(fleet)}decisions/{first.pk}/")
-    page.click("text=Roll back to this plan…")
+    page.click("text=Set t from 6,000 to 4,000 tokens, as in v1…")
     expect(page.locator(".effects")).to_contain_text("pd goes from t 6K tok to t 4K tok")
     page.fill("[name=reason]", "link flaps")
     page.click("button:has-text('Roll back')")

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import re
 
 from playwright.sync_api import expect
 
 from routing.models import Fleet, Hold
 from tests.browser.conftest import Open
+from tests.routing.backtesting import upload
 
 
 def test_numbers_answer_at_once_and_lead_to_a_hold(tab: Open, fleet: Fleet) -> None:
@@ -68,3 +71,27 @@ def test_numbers_answer_at_once_and_lead_to_a_hold(tab: Open, fleet: Fleet) -> N
         "Planner: best t for 3 prefill / 5 decode at 2.50 req/s"
     )
     assert not Hold.objects.exists(), "nothing is held before it is confirmed"
+
+
+def test_the_cache_budget_is_taken_away_as_picture_table_and_call(tab: Open, fleet: Fleet) -> None:
+    trace = upload(fleet)
+    page = tab("viewer").open(f"/fleets/{fleet.pk}/planner/")
+    panel = page.locator("#cache-budget")
+    panel.scroll_into_view_if_needed()
+    expect(panel.locator("#chart-cache .main-svg").first).to_be_visible()
+    panel.get_by_label("Menu of the chart Cache budget").click()
+    with page.expect_download() as taken:
+        panel.get_by_role("button", name="Table of what is shown (CSV)").click()
+    header, *rows = csv.reader(io.StringIO(taken.value.path().read_text()))
+    assert header == [
+        *("cluster", "cache_tokens", "hit_ratio", "mean_uncached_tokens", "headroom"),
+    ]
+    drawn = page.evaluate("document.getElementById('chart-cache').data.map(each => each.x)")
+    assert [float(row[1]) for row in rows] == [x for trace in drawn for x in trace]
+    with page.expect_download() as taken:
+        panel.get_by_role("button", name="Picture (PNG)").click()
+    assert taken.value.path().read_bytes().startswith(b"\x89PNG")
+    panel.get_by_role("button", name="Copy as curl").click()
+    expect(panel.locator(".about code")).to_contain_text(
+        f"/api/v1/fleets/{fleet.pk}/cache-budget?trace={trace.pk}"
+    )

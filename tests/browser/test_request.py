@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import base64
+import csv
+import io
 import re
+from pathlib import Path
 
-from playwright.sync_api import expect
+from playwright.sync_api import Page, expect
 
 from routing.models import Fleet
 from tests import servers
@@ -12,6 +16,24 @@ from tests.browser.conftest import Open
 from tests.browser.test_console import live
 from tests.browser.traffic import Traffic
 from tests.routing.issuing import issue
+
+COLOURS = """async (png) => {
+    const image = new Image();
+    image.src = `data:image/png;base64,${png}`;
+    await image.decode();
+    const canvas = document.createElement("canvas");
+    [canvas.width, canvas.height] = [image.width, image.height];
+    const context = canvas.getContext("2d");
+    context.drawImage(image, 0, 0);
+    const { data } = context.getImageData(0, 0, image.width, image.height);
+    const found = new Map();
+    for (let i = 0; i < data.length; i += 4) {
+        const colour = `rgb(${data[i]}, ${data[i + 1]}, ${data[i + 2]})`;
+        found.set(colour, (found.get(colour) ?? 0) + 1);
+    }
+    return Object.fromEntries(found);
+}"""
+"""Pixels of a picture, by colour."""
 
 
 def address(fleet: Fleet, query: str = "") -> str:
@@ -105,3 +127,43 @@ def test_no_width_makes_it_scroll_sideways(tab: Open, fleet: Fleet) -> None:
         page.wait_for_load_state()
         wide = page.evaluate("document.documentElement.scrollWidth - innerWidth")
         assert wide <= 0, width
+
+
+def test_the_plot_is_taken_away_as_picture_table_and_call(tab: Open, fleet: Fleet) -> None:
+    page = tab("viewer").open(address(fleet, "?total=30000"))
+    table = csv.reader(io.StringIO(taken(page, "Table of what is shown (CSV)").read_text()))
+    header, *rows = table
+    assert header == ["total_tokens", "side", "reason", "local_ttft_s", "remote_ttft_s"]
+    assert len(rows) > 90
+    assert {row[1] for row in rows if int(row[0]) <= 6000} == {"local"}
+    assert {row[1] for row in rows if int(row[0]) > 6000} == {"remote"}
+
+    picture = taken(page, "Picture (PNG)").read_bytes()
+    pixels = page.evaluate(COLOURS, base64.b64encode(picture).decode())
+    for side in ("local", "remote"):
+        stroke = page.locator(f"path.curve.{side}").evaluate("it => getComputedStyle(it).stroke")
+        assert pixels.get(stroke, 0) > 1000, f"the curve and the strip of {side}"
+    panel = page.locator("#lengths").evaluate("it => getComputedStyle(it).backgroundColor")
+    assert pixels[panel] > sum(pixels.values()) / 2
+
+    pick(page, "Copy as curl")
+    expect(page.locator("#lengths .about code")).to_have_text(page.locator("#curl").inner_text())
+    page.fill("#id_total", "6000")
+    expect(page.locator("#answer .side")).to_contain_text("Local, at pd")
+    expect(page.locator("#lengths .chart-menu")).to_have_count(1)
+    pick(page, "Copy as curl")
+    expect(page.locator("#lengths .about code")).to_contain_text('"total_tokens": 6000')
+
+
+def pick(page: Page, action: str) -> None:
+    menu = page.locator("#lengths details.chart-menu")
+    if menu.get_attribute("open") is None:
+        menu.locator("summary").click()
+    menu.get_by_role("button", name=action, exact=True).click()
+
+
+def taken(page: Page, action: str) -> Path:
+    with page.expect_download() as waited:
+        pick(page, action)
+    assert waited.value.suggested_filename.endswith((".csv", ".png"))
+    return Path(waited.value.path())

@@ -11,6 +11,7 @@ from playwright.sync_api import expect
 from routing import managed_work
 from routing.models import Fleet, ManagedRouter
 from tests.browser.conftest import Open
+from tests.browser.pages import address
 from tests.routing.routers_case import D1, fleet_of, two_and_two
 
 
@@ -39,3 +40,14 @@ def test_drift_is_seen_overridden_and_proven(
     expect(panel).to_contain_text("applied, read back")
     expect(panel.locator("tr.drifted")).to_have_count(0)
     assert router.listed[D1].role == "decode"
+
+
+@pytest.mark.parametrize("width", [390, 1440])
+def test_gates_are_told_of_without_scrolling_sideways(tab: Open, fleet: Fleet, width: int) -> None:
+    for name, query in (("fleet", ""), ("cluster", "?id=pd")):
+        page = tab("viewer", width=width).open(address(name, {"fleet": fleet.pk}, query))
+        expect(page.locator(".gates tr[data-router]")).to_have_count(2)
+        hidden = page.locator(".table-wrap:has(.gates)").evaluate(
+            "it => it.scrollWidth - it.clientWidth"
+        )
+        assert hidden <= 0, (name, hidden)

@@ -29,6 +29,7 @@ audit                        page read*
 tokens                       GET operate* POST admin*
 revoke-token                 page admin*
 rotate-token                 page admin*
+document                     page admin
 people                       page admin
 new-person                   page admin
 person                       page admin

@@ -52,6 +52,12 @@ def test_what_fires_comes_first_and_is_filtered(operator: Client) -> None:
     assert "bygone" in text(operator, "/alerts/?state=over")
 
 
+def test_a_change_that_waits_leads_to_its_page(operator: Client) -> None:
+    member = {"source": "f1/proposal-7", "value": 910.0, "since_s": NOW.timestamp()}
+    row = incident(signal="approval.waits_s", members=[member])
+    assert '<a href="/approvals/7/">f1/proposal-7</a>' in text(operator, f"/alerts/{row.pk}/")
+
+
 def test_an_incident_is_acknowledged(operator: Client) -> None:
     row = incident()
     page = text(operator, f"/alerts/{row.pk}/")

@@ -390,12 +390,25 @@ def test_broken_glass_is_shown(ana: Client) -> None:
     assert "done alone, glass broken" in page_of(ana, "/approvals/")
 
 
-def test_the_rail_counts_what_waits(ana: Client, bob: Client) -> None:
-    assert "Approvals 1 waiting" not in page_of(bob, "/fleets/f1/policy/")
+def test_the_rail_counts_what_waits_for_who_may_approve_it(ana: Client, bob: Client) -> None:
+    """In every fleet of theirs, whichever is open; nobody else is told of a number."""
+    make_fleet("f2")
+    limit(EVERYTHING, fleet="f2")
+    waits, place = "Approvals 1 waiting", 'id="n-approvals"'
+    assert waits not in page_of(bob, "/fleets/f1/policy/")
+    assert place in bob.get("/fleets/f1/policy/").content.decode(), "where a count would come"
     asked_by_rest(ana)
-    assert "Approvals 1 waiting" in page_of(bob, "/fleets/f1/policy/")
-    elsewhere = member("nora", "approver:f2")
-    assert elsewhere.get("/approvals/").status_code == 200
+    for page in ("/fleets/f1/policy/", "/fleets/f2/policy/", "/approvals/"):
+        assert waits in page_of(bob, page)
+    here = member("nora", "approver:f1", "viewer:f2")
+    there = member("theo", "approver:f2", "viewer:f1")
+    viewer = member("vera", "viewer")
+    for page in ("/fleets/f1/", "/fleets/f2/"):
+        assert waits in page_of(here, page)
+        assert place in there.get(page).content.decode()
+        assert waits not in page_of(there, page)
+        assert place not in ana.get(page).content.decode()
+        assert place not in viewer.get(page).content.decode()
 
 
 def test_a_scenario_with_hostile_words_is_only_shown(bob: Client, fleet: Fleet) -> None:

@@ -106,6 +106,7 @@ ASKS = {
         ("receiver", "new-receiver", "test-receiver", "forget-receiver"), "an administrator's"
     ),
     **dict.fromkeys(("new-window", "window", "override-freeze"), "an administrator's"),
+    "document": "an administrator's, and shows only what is sent",
     **dict.fromkeys(("rebalance-asked",), "of a hold of roles, of which there is one at a time"),
 }
 """Pages that neither list anything nor show a fleet, with the reason."""

@@ -98,7 +98,7 @@ def test_what_it_would_do_is_said_first(fleet: Fleet, operator: Client) -> None:
     sent = opened(operator, t_max_tokens="5000", reason="less local")
     found = html.unescape(words(operator.get(PATH, sent).content.decode()))
     assert "Most t 131K tok 5K tok" in found
-    assert "Changes: in the next tick, on the last readings: OutOfBounds" in found
+    assert "Changes: in the next tick, on the last readings: Out of bounds" in found
     assert "Goes on: the plan in force, until a tick decides for another" in found
     assert "Undo: go back to v1 in the history" in found
     assert Policy.objects.get().version == 1

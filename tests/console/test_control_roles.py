@@ -74,6 +74,52 @@ def test_the_page_says_first_what_moving_would_do(fleet: Fleet, operator: Client
     assert not Hold.objects.exists()
 
 
+def hold_t(fleet: Fleet, *, lasts: timedelta, owner: str = "ann") -> str:
+    """A hold of t, and its end as pages write it."""
+    until = timezone.now() + lasts
+    Hold.objects.create(
+        fleet=fleet,
+        cluster="pd",
+        mode="threshold",
+        threshold_tokens=9800,
+        owner=owner,
+        reason="load test",
+        expires_at=until,
+    )
+    return f"{until:%Y-%m-%d %H:%M:%S} UTC"
+
+
+def test_while_t_is_held_it_says_what_will_be_in_force_and_what_after(
+    fleet: Fleet, operator: Client
+) -> None:
+    until = hold_t(fleet, lasts=timedelta(minutes=30))
+    found = shown(operator)
+    for sentence in (
+        f"Stays: t 9.80K tok until {until}, held by ann: load test. "
+        "Then the loop tunes t to the roles there are.",
+        "req/s with t 9.80K tok held, and ",
+        f"once the hold has ended ({until}) and t suits the new roles",
+        "With these roles, t held",
+        "Once the hold of t ended",
+        "Afterwards: the roles are the loop",
+    ):
+        assert sentence in found
+    assert re.search(r"t of pd 6K tok fleet: [\d.]+ % remote 9.80K tok fleet: [\d.]+ %", found)
+    assert "the loop goes on tuning them" not in found
+    assert "Once t suits them" not in found
+
+
+def test_a_hold_of_t_that_outlasts_that_of_the_roles_leaves_nothing_to_suit_them(
+    fleet: Fleet, operator: Client
+) -> None:
+    until = hold_t(fleet, lasts=timedelta(hours=3))
+    found = shown(operator)
+    assert "req/s with t 9.80K tok held; demand now" in found
+    assert "Once the hold of t ended" not in found
+    assert f"leaves the roles alone until the hold of t ends too ({until})" in found
+    assert "the roles are the loop" not in found
+
+
 def test_it_shows_the_instances_in_the_planners_order(fleet: Fleet, operator: Client) -> None:
     found = shown(operator, n_prefill="6")
     assert "Move 3 instances from decode to prefill in pd. 5 → 2 decode" in found

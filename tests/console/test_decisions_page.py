@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -12,13 +13,13 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 from django.utils import timezone
 
-from console import decisions, inputs, realised
+from console import decisions, inputs, plans, realised, verdicts
 from routing.core.jsonable import to_jsonable
 from routing.core.types import Wait
 from routing.models import Action, Decision, Fleet, Hold, Tick
 from tests.console.api_case import person
 from tests.console.page_case import busy_fleet, decision, observation, plan, prediction, tick
-from tests.console.test_pages import text
+from tests.console.test_pages import text, words
 from tests.rewriting import rewriting_audit
 from tests.routing.cases import make_fleet
 
@@ -158,7 +159,7 @@ def test_what_else_changed_is_told_in_its_order(viewer: Client, pushed: Decision
     later = [Decision.objects.get(version=3)]
     told = [event.text for event in realised.meanwhile(pushed, later, looked(pushed))]
     assert told == [
-        "v3 (PrefillImbalance): t 6K tok → t 7K tok",
+        "v3 (Prefill imbalance): t 6K tok → t 7K tok",
         "ana held every cluster: an experiment",
         "zoe: policy.change policy f1",
         "demand was 5 req/s, +100 % since the decision",
@@ -219,14 +220,108 @@ def test_buttons_stand_beside_what_they_would_change(viewer: Client) -> None:
     busy_fleet()
     row = Decision.objects.get(version=2)
     found = text(person("operator"), "decision", "f1", row.pk)
-    assert "Undo: roll back to v1…" in found
+    assert "Set t from 6,000 to 4,000 tokens, as in v1 (undo)…" in found
     assert "Changes: pd t 6K tok → t 4K tok, on 2 gates with the next tick." in found
-    assert "Hold this plan…" in found
+    assert "Hold t 6K tok, as in v2: it runs now…" in found
     assert "Goes on: t and mode as they run now." in found
     assert "Stops: deciding for pd until the hold ends." in found
     seen = text(viewer, "decision", "f1", row.pk)
-    assert "Undo: roll back" not in seen
+    assert "(undo)" not in seen
     assert "this account may only look" in seen
+
+
+def test_an_old_decision_offers_what_would_change_now_and_not_to_be_undone(viewer: Client) -> None:
+    busy_fleet()
+    row = Decision.objects.get(version=2)
+    later = decision(row.fleet, timezone.now(), 3, 9800, previous=6000)
+    operator = person("operator")
+    found = text(operator, "decision", "f1", row.pk)
+    assert "Set t from 9,800 to 4,000 tokens, as in v1 (before this decision)…" in found
+    assert "Set t from 9,800 to 6,000 tokens, as in v2…" in found
+    assert "(undo)" not in found
+    newest = text(operator, "decision", "f1", later.pk)
+    assert "Set t from 9,800 to 6,000 tokens, as in v2 (undo)…" in newest
+    page = operator.get(reverse("roll-back", args=["f1", row.pk])).content.decode()
+    assert "<h2>Set t from 9,800 to 6,000 tokens, as in v2</h2>" in page
+    assert re.search(r'<a href="/fleets/f1/decisions/\d+/">Decision v2</a>', page)
+
+
+def test_what_going_back_would_set_is_told_exactly() -> None:
+    runs = to_jsonable(plan("f1", 1, 9800))["clusters"]["pd"]
+    assert plans.set_words({"pd": runs}, {"pd": {**runs, "threshold_tokens": 9801}}) == [
+        "t from 9,800 to 9,801 tokens"
+    ]
+    local = {**runs, "mode": "always_local", "threshold_tokens": None}
+    assert plans.set_words({"a": local, "b": runs}, {"a": runs, "b": runs}) == [
+        "a from everything local to t 9.80K tok"
+    ]
+    assert plans.set_words({"pd": runs}, {"pd": {**runs, "n_prefill": 7}}) == []
+
+
+def test_a_band_that_going_back_would_end_is_said() -> None:
+    runs = to_jsonable(plan("f1", 1, 9800))["clusters"]["pd"]
+    found = decisions.radius({"pd": {**runs, "band": [8000, 12000]}}, {"pd": runs}, 1).items
+    assert "the band ends: pd 8K to 12K tok." in found[1].text
+
+
+def test_signs_that_say_another_thing_than_the_sentence_are_named_beside_it(
+    viewer: Client,
+) -> None:
+    """The sentence goes by the model, the signs are measured: a page must not leave both alone."""
+    fleet = busy_fleet()
+    row = Decision.objects.get(version=2)
+    found = text(viewer, "decision", "f1", row.pk)
+    assert "Measured signs in pd point to Decode pd" in found
+    assert "the model to Local prefill pd; the loop went by the model. What binds" in found
+    assert found.count("The model finds Local prefill pd tightest instead") == 1
+    Tick.objects.filter(pk=row.tick_id).update(reason="QueuesApart")
+    found = text(viewer, "decision", "f1", row.pk)
+    assert "Measured signs in" not in found, "its sentence does not go by the model"
+    assert "The model finds Local prefill pd tightest instead." in found
+    verdict = row.tick.verdict
+    verdict["bottlenecks"]["pd"]["stage"] = "local_prefill:pd"
+    row.tick.save()
+    found = text(viewer, "decision", fleet.pk, row.pk)
+    assert "Measured signs in" not in found
+    assert "tightest instead" not in found
+
+
+def test_only_the_clusters_own_stages_are_held_against_its_signs() -> None:
+    verdict = {
+        "current": {
+            "bottleneck": "local_prefill:west",
+            "stages": [
+                {"name": name, "capacity_rps": 1.0, "utilisation_ratio": use}
+                for name, use in (
+                    ("local_prefill:west", 0.9),
+                    ("decode:pd", 0.8),
+                    ("link:far->pd", 0.7),
+                    ("remote_prefill:far", 0.85),
+                )
+            ],
+        },
+        "bottlenecks": {
+            name: {"label": "decode", "stage": f"decode:{name}", "signs": "", "measured": measured}
+            for name, measured in (("pd", True), ("west", False))
+        },
+    }
+    assert [found["by_model"] for found in verdicts.bottlenecks(verdict)] == [
+        "Remote prefill far",
+        "",
+    ]
+
+
+def test_names_of_settings_and_reasons_are_words(viewer: Client) -> None:
+    """What they are called elsewhere is on hover."""
+    busy_fleet()
+    row = Decision.objects.get(version=2)
+    page = viewer.get(reverse("decision", args=["f1", row.pk])).content.decode()
+    assert '<span title="t_max_step_factor">Largest step of t</span>' in page
+    assert 'title="PrefillImbalance: Local and remote prefill were not equally busy' in page
+    found = words(re.sub(r"<script.*?</script>", "", page, flags=re.DOTALL))
+    assert not re.search(r"\b[a-z]+_[a-z_]+\b", found)
+    assert not re.search(r"\b[A-Z][a-z]+[A-Z][a-z]+\b", found)
+    assert "±0" not in found
 
 
 def test_a_radius_names_few_of_many() -> None:
@@ -274,11 +369,11 @@ def test_a_tick_that_held_says_what_it_wanted_and_waits_for(viewer: Client) -> N
             waits=(Wait("RolesDwell", "pd", now.timestamp() - 50, ends_s),),
         )
     found = text(viewer, "tick", "f1", row.seq)
-    assert "Held the plan" in found
+    assert "Kept the plan" in found
     assert f"The loop had said so since {now - timedelta(seconds=6):%H:%M:%S} UTC" in found
     assert "t 4K tok → t 9K tok Headroom +8.33 %" in found
     assert f"Earliest next action {now + timedelta(seconds=70):%H:%M:%S} UTC" in found
-    assert "RolesDwell pd" in found
+    assert "Roles dwell pd" in found
     assert "1 min 14 s" in found
 
 

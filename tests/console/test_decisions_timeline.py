@@ -55,8 +55,8 @@ def past(fleet: Fleet, n: int, *, reasons: tuple[str, ...] = ("Dwell", "WithinNo
 def test_decisions_and_what_was_held_between_them_are_one_list(viewer: Client) -> None:
     busy_fleet()
     found = rows(viewer)
-    tags = [re.search(r"\b(v\d|advised|held)\b", row)[1] for row in found]
-    assert tags == ["held", "advised", "v2", "v1"]
+    tags = [re.search(r"\b(v\d|advised|kept)\b", row)[1] for row in found]
+    assert tags == ["kept", "advised", "v2", "v1"]
     assert "t 6K tok → t 9K tok" in found[1]
     assert "t 4K tok → t 6K tok Raised t because local prefill" in found[2]
     assert "applied 2/2" in found[2]
@@ -71,7 +71,7 @@ def test_a_run_of_ticks_is_one_row_with_what_it_said_last_and_for_how_long(viewe
     assert len(found) == 3
     assert "Dwell since 2. Dwell for" in found[0]
     assert ", still" in found[0]
-    assert "WithinNoise since 1." in found[1]
+    assert "WithinNoise since 1. Within noise for 10 s" in found[1]
     assert "for 10 s" in found[1]
     assert "or longer" in found[2], "ticks before the oldest may be forgotten"
 
@@ -103,19 +103,19 @@ def test_the_earliest_next_action_is_told_of_what_goes_on_only(viewer: Client) -
         ({"kind": "advised"}, ["advised"]),
         ({"kind": "refused"}, []),
         ({"kind": "reverted"}, ["v4"]),
-        ({"kind": "held"}, ["held", "held"]),
-        ({"kind": "nonsense"}, ["held", "v4", "held", "advised", "v2", "v1"]),
+        ({"kind": "held"}, ["kept", "kept"]),
+        ({"kind": "nonsense"}, ["kept", "v4", "kept", "advised", "v2", "v1"]),
         ({"reason": "Initial"}, ["v1"]),
-        ({"reason": "WithinNoise"}, ["held"]),
+        ({"reason": "WithinNoise"}, ["kept"]),
         ({"reason": "Initial", "kind": "advised"}, []),
-        ({"actor": "loop"}, ["held", "advised", "v2", "v1"]),
-        ({"actor": "ana@site"}, ["held"]),
+        ({"actor": "loop"}, ["kept", "advised", "v2", "v1"]),
+        ({"actor": "ana@site"}, ["kept"]),
         ({"actor": "system"}, ["v4"]),
         ({"q": "LOCAL prefill"}, ["v2"]),
-        ({"q": "experiment"}, ["held"]),
-        ({"q": "100 %"}, ["held"]),
+        ({"q": "experiment"}, ["kept"]),
+        ({"q": "100 %"}, ["kept"]),
         ({"q": "_"}, []),
-        ({"cluster": "pd"}, ["v4", "held", "v2", "v1", "advised"]),
+        ({"cluster": "pd"}, ["v4", "kept", "v2", "v1", "advised"]),
         ({"cluster": "elsewhere"}, []),
     ],
 )
@@ -128,7 +128,7 @@ def test_filters(viewer: Client, query: dict[str, str], left: list[str]) -> None
     decision(fleet, now - timedelta(minutes=2), 4, 4000, previous=6000, reason="Held", message=BACK)
     tick(fleet, now - timedelta(seconds=2), message="t is within 2 % of the best: 100 %.")
     found = rows(viewer, **query)
-    tags = [re.search(r"\b(v\d|advised|held)\b", row)[1] for row in found]
+    tags = [re.search(r"\b(v\d|advised|kept)\b", row)[1] for row in found]
     assert sorted(tags) == sorted(left)
 
 
@@ -232,14 +232,14 @@ def test_the_strip_has_steps_and_marks(viewer: Client) -> None:
     fleet = busy_fleet()
     now = timezone.now()
     span = Span("15m", now - timedelta(minutes=19), now, is_pinned=False)
-    steps, began = decisions.steps_of(fleet, span)
+    steps, began = decisions.steps_of(fleet, span, "pd")
     assert began is not None
     assert began.version == 1
     strip = decisions.strip(fleet, "pd", span, steps, began)
     assert strip["t_tokens"] == [4000, 6000]
     assert strip["n_prefill"] == [3, 3]
     assert strip["at_s"][0] == span.since.timestamp()
-    assert [mark["text"] for mark in strip["marks"]] == ["v2 PrefillImbalance"]
+    assert [mark["text"] for mark in strip["marks"]] == ["v2 Prefill imbalance"]
     assert not strip["is_cut"]
 
 

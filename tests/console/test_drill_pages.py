@@ -286,7 +286,7 @@ def test_a_link_names_the_decisions_it_bound(busy: Fleet, viewer: Client) -> Non
     verdict["current"]["bottleneck"] = f"link:{LINK}"
     row.tick.save()
     found = text(viewer, "link", "f1", id=LINK)
-    assert "v3 now PrefillImbalance The link limits." in found
+    assert "v3 now Prefill imbalance The link limits." in found
 
 
 def test_a_link_that_nobody_read_says_how_to_read_it(fleet: Fleet, viewer: Client) -> None:

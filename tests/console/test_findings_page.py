@@ -12,6 +12,7 @@ from django.urls import reverse
 from django.utils import timezone
 
 from console import findings as page
+from console import verdicts
 from routing.core.truth.finding import (
     CHECKS,
     GRADES,
@@ -25,6 +26,7 @@ from routing.core.truth.finding import (
 from routing.models import Fleet
 from telemetry import wire
 from tests.console.api_case import conforms, machine
+from tests.console.page_case import prediction, tick
 from tests.console.test_pages import text
 from tests.routing import cases
 from tests.routing.cases import feed
@@ -55,7 +57,7 @@ def fake() -> None:
 def test_the_page_says_what_how_sure_and_what_to_do(fleet: Fleet, viewer: Client) -> None:
     fake()
     shown = html.unescape(text(viewer, "findings", "f1"))
-    assert "FakeDisaggregation" in shown
+    assert "Fake disaggregation" in shown
     assert "every decode instance (d0) computed the prompts themselves" in shown
     assert "of these computed on decode 100 % measured" in shown
     assert "KV transfers counted by engines not measured KV bytes" in shown
@@ -69,7 +71,7 @@ def test_what_could_not_be_checked_stands_apart_with_its_reason(
     shown = text(viewer, "findings", "f1")
     assert "Nothing was found, because nothing could be checked." in shown
     assert "could not be made" in shown
-    assert "NoEffect pd the loop has not looked lately" in shown
+    assert "No effect pd the loop has not looked lately" in shown
     assert "nothing found" not in text(viewer, "fleet-overview", "f1")
 
 
@@ -168,3 +170,31 @@ def test_every_check_and_grade_is_documented() -> None:
     words = (Path(__file__).parents[2] / "docs/findings.md").read_text()
     missing = [name for name in (*CHECKS, *GRADES) if f"`{name}`" not in words]
     assert not missing, f"docs/findings.md does not name {missing}"
+
+
+def test_the_overview_says_first_what_is_over_its_capacity(fleet: Fleet, viewer: Client) -> None:
+    """Its figures show it: no sentence beside them may sound as if all were well."""
+    tick(fleet, timezone.now(), current=prediction(0.89))
+    shown = text(viewer, "fleet-overview", "f1")
+    first = "Over its capacity: Local prefill pd. More arrives than it carries, so queues grow."
+    assert f"{first} No check found anything else" in shown
+    assert "No check found anything wrong" not in shown
+    html_ = viewer.get(reverse("fleet-overview", args=["f1"])).content.decode()
+    assert 'data-over="local_prefill:pd"' in html_, "scripts compare it with the figures"
+    tick(fleet, timezone.now(), current=prediction(1.2))
+    shown = text(viewer, "fleet-overview", "f1")
+    assert "capacity:" not in shown
+    assert "No check found anything wrong" in shown
+
+
+def test_what_is_over_its_capacity_is_named_few_of_many() -> None:
+    names = [f"decode:c{i}" for i in range(6)]
+    stages = [{"name": name, "capacity_rps": 1.0, "utilisation_ratio": 1.01} for name in names]
+    gone = {"name": "link:a->b", "capacity_rps": 0.0, "utilisation_ratio": None}
+    full = {"name": "decode:full", "capacity_rps": 1.0, "utilisation_ratio": 1.0}
+    over = verdicts.over_capacity({"current": {"stages": [gone, full, *stages]}})
+    assert over == [*names, "link:a->b"]
+    assert page._over_words(over).startswith(
+        "Over their capacity: Decode c0, Decode c1, Decode c2, Decode c3 and 3 more."
+    )
+    assert verdicts.over_capacity({"current": None}) == []

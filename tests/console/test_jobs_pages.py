@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from datetime import timedelta
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 from django.test import Client
@@ -86,6 +88,27 @@ def test_due_times_are_shown_in_both_clocks(operator: Client) -> None:
     assert "at least 5 prefill in pd for 10 h" in page
     assert page.count(" 08:00 Europe/Paris") >= 5, "a week ahead"
     assert " UTC" in page
+
+
+def test_the_calendar_has_what_ran_since_yesterday(operator: Client) -> None:
+    """With what became of it, in the job's clock as well; older runs are in the list only."""
+    put(ADVISE)
+    now = timezone.now()
+    for job, hours, said in (
+        ("advise", 1, "f1 is so"),
+        ("gone", 2, "so be it"),
+        ("gone", 25, "ages ago"),
+    ):
+        at = now - timedelta(hours=hours)
+        JobRun.objects.create(job=job, fleet="f1", due_at=at, state="done", text=said)
+    page = text(operator, "/fleets/f1/jobs/")
+    calendar, runs_listed = page.split('id="job-calendar"')[1].split('id="job-runs"')
+    assert calendar.index("so be it") < calendar.index("f1 is so"), "in their order"
+    assert "ages ago" not in calendar
+    assert all(said in runs_listed for said in ("f1 is so", "so be it", "ages ago"))
+    local = (now - timedelta(hours=1)).astimezone(ZoneInfo("Europe/Paris"))
+    assert f"{local:%a %F %H:%M} Europe/Paris" in calendar
+    assert calendar.count('class="state good"') == 2
 
 
 def sent(document: Any, version: int = 0, **more: str) -> dict[str, Any]:

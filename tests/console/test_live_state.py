@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from console.context import STALE_AFTER_S
 from console.live_state import FORGET_S, MOST_ROWS, FleetState, Scope
+from console.router_window import RATE_WINDOW_S
 from telemetry import store, wire
 from tests.telemetry.batches import batch, instance, link, router
 
@@ -143,6 +145,38 @@ def test_remote_share_is_of_the_last_minute() -> None:
         remote = max(0.0, i - 100.0)
         apply(live, gate(T0 + i, local=1000.0 + i - 0.75 * remote, remote=0.75 * remote))
     assert shown(live)["remote_share"] == pytest.approx(0.75)
+
+
+def test_the_rate_of_a_gate_is_counted_over_half_a_minute_and_does_not_jump_about() -> None:
+    """Four requests arrive together every other reading: from one to the next it is 0 or 4."""
+    live, seen = state(), []
+    for i in range(60):
+        apply(live, gate(T0 + i, local=100.0 + 4.0 * (i // 2), remote=0.0))
+        seen.append(shown(live)["requests_per_s"])
+    assert seen[0] is None, "a count alone is no rate"
+    assert max(abs(rate - 2.0) for rate in seen[30:]) <= 4.0 / RATE_WINDOW_S
+
+
+def test_the_rate_of_a_gate_that_was_restarted_begins_anew() -> None:
+    live = state()
+    for i in range(40):
+        apply(live, gate(T0 + i, local=100.0 + i, remote=0.0))
+    apply(live, gate(T0 + 40, local=0.0, remote=0.0, epoch_s=2.0))
+    assert shown(live)["requests_per_s"] is None
+    apply(live, gate(T0 + 42, local=6.0, remote=0.0, epoch_s=2.0))
+    assert shown(live)["requests_per_s"] == 3.0
+
+
+def test_a_rate_that_a_router_says_itself_is_averaged_over_the_same_span() -> None:
+    live = state()
+    for i, rate in enumerate([100.0] * 10 + [0.0, 4.0] * 20):
+        apply(live, router("f/pd/g", T0 + i, signals={"requests_per_s": rate}))
+    assert shown(live)["requests_per_s"] == pytest.approx(2.0)
+
+
+def test_the_page_says_over_what_a_gates_rate_is() -> None:
+    template = Path("templates/partials/_gates.html").read_text(encoding="utf-8")
+    assert f"over {RATE_WINDOW_S:g} s" in template
 
 
 def test_no_requests_is_no_share() -> None:

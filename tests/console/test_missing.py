@@ -54,8 +54,8 @@ def test_a_silent_agent_stands_for_everything_it_reads() -> None:
     long_ago = [dataclasses.replace(s, received_s=NOW_S - 42) for s in WELL.sources]
     assert said(agents={"agent-pd": NOW_S - 42}, sources=long_ago) == [
         "Agent agent-pd has been silent for 42 s (since 07:59:18): no new figures of the queues of "
-        "pd, link prfaas → pd, gate pd/gw-1; gates keep routing by plan 1.7; the loop holds t "
-        "(WithinNoise)."
+        "pd, link prfaas → pd, gate pd/gw-1; gates keep routing by plan 1.7; the loop keeps t "
+        "(Within noise)."
     ]
 
 
@@ -70,7 +70,7 @@ def test_many_silent_agents_are_one_finding() -> None:
     assert sentence == (
         "15 agents (agent-00, agent-01, agent-02 and 12 more) have been silent for 56 s (since "
         "07:59:04): no new figures of the queues of pd; gates keep routing by plan 1.7; the loop "
-        "holds t (WithinNoise)."
+        "keeps t (Within noise)."
     )
 
 
@@ -97,7 +97,7 @@ def test_an_instance_that_falls_silent_alone_is_named() -> None:
     [sentence] = said(sources=changed("instance", received_s=NOW_S - 75))
     assert sentence == (
         "Instance pd/h20-1 has been silent for 1 min 15 s (since 07:58:45): pd is shown without "
-        "it; the loop holds t (WithinNoise)."
+        "it; the loop keeps t (Within noise)."
     )
 
 
@@ -116,7 +116,7 @@ def test_an_instance_that_cannot_be_read_says_since_when_and_why() -> None:
     [sentence] = said(sources=failing)
     assert sentence == (
         "Instance pd/h20-1 could not be read for 30 s (since 07:59:30): timed out; pd is shown "
-        "without it; the loop holds t (WithinNoise)."
+        "without it; the loop keeps t (Within noise)."
     )
 
 
@@ -165,8 +165,8 @@ def test_a_link_that_is_down_is_told_with_what_its_clusters_do(
 ) -> None:
     [sentence] = said(sources=DOWN, **changes)
     assert sentence == (
-        f"Link prfaas → pd has been down for 42 s (since 07:59:18): {effect}; the loop holds t "
-        "(WithinNoise)."
+        f"Link prfaas → pd has been down for 42 s (since 07:59:18): {effect}; the loop keeps t "
+        "(Within noise)."
     )
 
 

@@ -171,7 +171,7 @@ def test_a_decision_says_what_why_how_far_and_what_came_of_it(viewer: Client) ->
     assert "900 requests seen in all" in page.content.decode()
     for expected in (
         "Raised t because local prefill was 14 % busier than remote.",
-        "PrefillImbalance",
+        "Prefill imbalance",
         "Threshold t 4K tok 6K tok",
         "pd/gw-1 applied",
         "after 120 ms",
@@ -183,7 +183,7 @@ def test_a_decision_says_what_why_how_far_and_what_came_of_it(viewer: Client) ->
         "pd: decode (Decode pd)",
         "KV memory is used",
         "Local prefill pd",
-        "t max step factor: wanted 19.8K, allowed 6K",
+        "Largest step of t : wanted 19.8K, allowed 6K",
         "Demand 2.50 req/s",
         "after 1 min",
         "It is the plan in force",

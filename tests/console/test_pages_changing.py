@@ -103,7 +103,7 @@ def test_every_page_that_changes_something_is_known_here() -> None:
         *("router-adopt", "router-override", "router-cancel", "router-on-drift"),
         *("gate-adopt", "gate-release", "extend", "rebalance-new"),
         *("acknowledge", "silence", "end-silence", "alert-rule", "new-alert-rule"),
-        *("receiver", "new-receiver", "test-receiver", "forget-receiver"),
+        *("receiver", "new-receiver", "test-receiver", "forget-receiver", "document"),
         *("job", "new-job", "run-job"),
         *("cost-prices", "cost-make", "cost-value", "ask-profile-fit", "apply-profile-fit"),
         *("approve", "reject", "withdraw", "break-glass"),
@@ -334,7 +334,7 @@ def test_a_decision_offers_to_be_undone_by_rolling_back_to_the_one_before(
 ) -> None:
     newest = fleet.decisions.get(version=2)
     page = operator.get(f"/fleets/f1/decisions/{newest.pk}/").content.decode()
-    link = re.search(r'href="([^"]+)">Undo: roll back to v1', page)
+    link = re.search(r'href="([^"]+)">Set t from 6,000 to 4,000 tokens, as in v1 \(undo\)…', page)
     assert link
     assert link[1] == f"/fleets/f1/decisions/{fleet.decisions.get(version=1).pk}/rollback/"
     found = words(operator.get(link[1]).content.decode())

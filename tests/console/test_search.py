@@ -65,8 +65,8 @@ def test_without_a_query_it_lists_pages_and_what_could_be_done(operator: Client)
         ("instance d1 decode", "instance", "pd/d1"),
         ("gw-2", "gate", "pd/gw-2"),
         ("sgl", "router", "pd/sgl-1"),
-        ("v2", "decision", "v2 PrefillImbalance"),
-        ("2", "decision", "v2 PrefillImbalance"),
+        ("v2", "decision", "v2 Prefill imbalance"),
+        ("2", "decision", "v2 Prefill imbalance"),
         ("initial", "decision", "v1 Initial"),
         ("pause", "action", "Pause fleet f1"),
         ("stop", "action", "Pause fleet f1"),
@@ -107,7 +107,7 @@ def test_a_viewer_sees_no_action(viewer: Client) -> None:
         assert not any(
             part in row["url"] for row in rows for part in ("/mode/", "/hold/", "/rollback/")
         )
-    assert labels(ask(viewer, "v2"), "decision") == ["v2 PrefillImbalance"]
+    assert labels(ask(viewer, "v2"), "decision") == ["v2 Prefill imbalance"]
 
 
 def test_the_shown_fleets_things_come_first(operator: Client) -> None:
@@ -174,7 +174,7 @@ def test_a_large_site_costs_six_queries_and_answers_twenty_rows(
 def test_the_page_lists_the_same_without_scripts(viewer: Client) -> None:
     busy_fleet()
     page = viewer.get("/search/", {"q": "v2"}).content.decode()
-    assert "v2 PrefillImbalance" in page
+    assert "v2 Prefill imbalance" in page
     assert "Nothing holds every word" in viewer.get("/search/", {"q": "zzz"}).content.decode()
 
 

@@ -57,7 +57,7 @@ export function changeWords(changes) {
 export function decisionWords(decision) {
   const tag = decision.version === null ? _("advised") : `v${decision.version}`;
   return [_("%s at %s, by %s", tag, f.moment(decision.at_s), decision.who),
-    `${decision.reason}: ${decision.message}`, ...changeWords(decision.changes)];
+    `${f.reasonWords(decision.reason)}: ${decision.message}`, ...changeWords(decision.changes)];
 }
 
 export function spanWords(span) {

@@ -2,6 +2,7 @@
 // those of console/csv_cells.py: no text can be taken for a formula.
 
 import { token } from "./colours.js";
+import { svg } from "./dom.js";
 import { stamp } from "./format.js";
 
 const STARTS = "=+-@\u2212";
@@ -9,6 +10,10 @@ const UNSEEN = /^['"`\p{Cc}\p{Cf}\p{Zs}\p{Zl}\p{Zp}\p{Pi}\p{Pf}]+/u;
 const NUMBER = /^-?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?$/;
 const LONGEST_NAME = 100;
 const SCALE = 2;
+const HEAD_PX = 56;
+const MARGIN_PX = 12;
+const PAINT = ["fill", "stroke", "stroke-width", "stroke-dasharray", "opacity", "vector-effect",
+  "overflow", "font-family", "font-size", "text-anchor"];
 
 export function neutral(value) {
   if (value === null || value === undefined) return "";
@@ -87,4 +92,59 @@ export async function png(node, title, range) {
     { format: "png", width: Math.max(480, width), height: height + 76, scale: SCALE });
   const bytes = Uint8Array.from(atob(address.split(",")[1]), (c) => c.charCodeAt(0));
   return new Blob([bytes], { type: "image/png" });
+}
+
+// A plot of SVGs that the server drew, with its title and `keys` [{label, colour}] on top. Style
+// sheets do not reach into a picture: what they paint becomes attributes of the copy.
+export async function svgPng(node, title, keys) {
+  const box = node.getBoundingClientRect();
+  const [width, height] = [Math.ceil(box.width) + 2 * MARGIN_PX, Math.ceil(box.height) + HEAD_PX];
+  const font = getComputedStyle(document.body).fontFamily;
+  const whole = svg("svg", { width, height, "font-family": font, "font-size": 12 });
+  whole.append(svg("rect", { width: "100%", height: "100%", fill: token("panel") }),
+    written(title, { x: MARGIN_PX, y: 22, fill: token("text"), "font-size": 14 }),
+    ...legendOf(keys));
+  for (const drawn of node.querySelectorAll(":scope > svg")) {
+    const own = drawn.getBoundingClientRect();
+    const copy = painted(drawn);
+    const at = { x: own.left - box.left + MARGIN_PX, y: own.top - box.top + HEAD_PX,
+      width: own.width, height: own.height };
+    for (const [name, value] of Object.entries(at)) copy.setAttribute(name, value);
+    whole.append(copy);
+  }
+  const image = new Image();
+  image.src = `data:image/svg+xml;charset=utf-8,${
+    encodeURIComponent(new XMLSerializer().serializeToString(whole))}`;
+  await image.decode();
+  const canvas = document.createElement("canvas");
+  [canvas.width, canvas.height] = [width * SCALE, height * SCALE];
+  canvas.getContext("2d").drawImage(image, 0, 0, canvas.width, canvas.height);
+  return new Promise((resolve) => canvas.toBlob(resolve, "image/png"));
+}
+
+function written(text, attributes) {
+  const made = svg("text", attributes);
+  made.textContent = text;
+  return made;
+}
+
+function legendOf(keys) {
+  let x = MARGIN_PX;
+  return keys.flatMap(({ label, colour, widthPx }) => {
+    const parts = [svg("rect", { x, y: 36, width: 12, height: 2, fill: colour }),
+      written(label, { x: x + 18, y: 41, fill: token("muted") })];
+    x += widthPx + 2 * MARGIN_PX;
+    return parts;
+  });
+}
+
+function painted(drawn) {
+  const copy = drawn.cloneNode(true);
+  const copies = [copy, ...copy.querySelectorAll("*")];
+  [drawn, ...drawn.querySelectorAll("*")].forEach((each, i) => {
+    const style = getComputedStyle(each);
+    if (style.display === "none" && !each.closest("title")) copies[i].remove();
+    for (const name of PAINT) copies[i].setAttribute(name, style.getPropertyValue(name));
+  });
+  return copy;
 }

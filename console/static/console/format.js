@@ -44,6 +44,13 @@ export function withUnit(value, unit) {
   return missing(value) ? NONE : `${significant(value)} ${unit}`;
 }
 
+// A reason's name as words: `QueuesApart` is `Queues apart`. Pages translate them; charts, which get
+// them from the API, do not.
+export function reasonWords(name) {
+  const words = name.replace(/([a-z])(?=[A-Z])/g, "$1 ").toLowerCase();
+  return words.charAt(0).toUpperCase() + words.slice(1);
+}
+
 export const tokens = (value) => withUnit(value, "tok");
 export const rate = (value) => withUnit(value, "req/s");
 export const gbps = (value) => withUnit(value, "Gbps");

@@ -131,8 +131,11 @@ live.addEventListener("frame", ({ detail: { frame, gap } }) => {
   mode = frame.loop?.mode ?? mode;
   if (frame.counts.agents > 0) refresh("no-agents");
   if (gap || modeChanged || types.has("policy")) refresh("mode", "policy", "holds");
-  if (gap || types.has("rebalance")) refresh("rebalance", "delivery");
+  if (gap || types.has("rebalance")) refresh("rebalance", "delivery", "job-runs", "job-calendar");
   if (gap || types.has("alert")) refresh("incidents", "incident");
+  if (gap || types.has("proposal")) {
+    refresh("n-approvals", "proposals", "proposal-state", "proposal-facts", "job-runs");
+  }
   if (gap || types.has("router") || types.has("delivery")) refresh("routers", "truth-link");
   if (gap || types.has("decision") || types.has("delivery")) {
     refresh("recent", "page-data", "gates", "timeline", "delivery", "policy", "rebalance");
@@ -142,5 +145,6 @@ live.addEventListener("frame", ({ detail: { frame, gap } }) => {
 setInterval(showTruth, 1000);
 // What gates run and who is silent is judged by the server: asked again while somebody looks.
 setInterval(() => document.hidden || live.silent
-  || refresh("gates", "sources", "rebalance", "routers", "truth-link", "findings-now"), REFRESH_MS);
+  || refresh("gates", "sources", "rebalance", "routers", "truth-link", "findings-now",
+    "job-runs", "job-calendar"), REFRESH_MS);
 live.start();

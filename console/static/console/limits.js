@@ -39,6 +39,12 @@ export function showLimits(loop) {
   ageNode.classList.toggle("warn", stale);
 }
 
+// Names of the stages of which more is asked than they carry.
+export function overCapacity(loop) {
+  return (loop?.current?.stages ?? []).filter(({ utilisation_ratio: use }) => use === null || use > 1)
+    .map(({ name }) => name);
+}
+
 function row({ name }, binds) {
   return [
     element("a", { href: stagePage(name), ...(binds && { class: "binding" }) }, stageWords(name)),

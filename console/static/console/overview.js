@@ -4,10 +4,11 @@ import { Board } from "./charts.js";
 import { serverNow } from "./clock.js";
 import { showGates } from "./gates.js";
 import { showKpis } from "./kpis.js";
-import { showLimits } from "./limits.js";
+import { overCapacity, showLimits } from "./limits.js";
 import { api, live } from "./live.js";
 import { fresh, page, reread } from "./page.js";
 import { append, isManyLinks, loadMore, manyLines, names, plots, series } from "./plots.js";
+import { refresh } from "./refresh.js";
 import { fetchHistory } from "./series.js";
 import { range } from "./time.js";
 import { Topology } from "./topology.js";
@@ -44,9 +45,18 @@ async function loadHistory() {
   board.markAll();
 }
 
+// The server says what is over its capacity, in words: where the figures say another thing by now,
+// it is asked again.
+function agreeOnCapacity(loop) {
+  const over = overCapacity(loop).sort().join("|");
+  const node = document.getElementById("findings-now");
+  if (loop && node && node.dataset.over !== over) refresh("findings-now");
+}
+
 function show(frame) {
   showKpis(frame);
   showLimits(frame.loop);
+  agreeOnCapacity(frame.loop);
   showGates(frame.routers, fresh);
   const stages = new Map((frame.loop?.current?.stages ?? []).map((s) => [s.name, s]));
   topology.update(frame, stages, fresh);

@@ -7,6 +7,7 @@ import * as f from "./format.js";
 import { _ } from "./i18n.js";
 import { draw, say, upright } from "./planner_charts.js";
 import { times } from "./planner_words.js";
+import { addStillMenu } from "./still_menu.js";
 
 const CHART = "chart-cache";
 const TICKS = [1e3, 3e3, 1e4, 3e4, 1e5, 3e5, 1e6, 3e6, 1e7, 3e7, 1e8, 3e8, 1e9, 3e9, 1e10, 1e11];
@@ -20,6 +21,12 @@ let asking = null;
 let answered = null;
 let isSeen = false;
 
+function address() {
+  const asked = new URLSearchParams({ trace: chosen.value });
+  if (cluster) asked.set("cluster", cluster.value);
+  return `${api}?${asked}`;
+}
+
 async function ask() {
   if (!isSeen) return;
   asking?.abort();
@@ -27,10 +34,8 @@ async function ask() {
   asking = mine;
   answered = null;
   tell(_("Counting which prefixes come back."));
-  const asked = new URLSearchParams({ trace: chosen.value });
-  if (cluster) asked.set("cluster", cluster.value);
   try {
-    const response = await fetch(`${api}?${asked}`,
+    const response = await fetch(address(),
       { signal: mine.signal, headers: { Accept: "application/json" } });
     const body = await response.json();
     if (mine !== asking) return;
@@ -68,6 +73,15 @@ const hover = (points) => points.map((each) => [f.tokens(each.capacity_tokens),
   f.tokens(each.mean_uncached_tokens), times(each.headroom)]);
 const HOVER = `${_("%s: %s served, %s left to compute, headroom %s", "%{customdata[0]}", "%{y:.1%}",
   "%{customdata[1]}", "%{customdata[2]}")}<extra></extra>`;
+
+// The curve, then what each cluster holds: axes are places, the table is the answer's own numbers.
+function table({ points, ...answer }) {
+  const row = (name, each) => [name, each.capacity_tokens, each.hit_ratio,
+    each.mean_uncached_tokens, each.headroom];
+  return [["cluster", "cache_tokens", "hit_ratio", "mean_uncached_tokens", "headroom"],
+    [...points.map((each) => row("", each)),
+      ...known(answer).map((each) => row(each.cluster, each))]];
+}
 
 function curve(answer) {
   const { points, unbounded, cluster: seenFrom } = answer;
@@ -136,6 +150,7 @@ function note(answer) {
 
 export function startCacheBudget() {
   if (!chosen) return;
+  addStillMenu(byId(CHART), { table: () => table(answered), call: address });
   new IntersectionObserver((entries, watcher) => {
     if (!entries.some((entry) => entry.isIntersecting)) return;
     watcher.disconnect();

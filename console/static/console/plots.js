@@ -159,8 +159,9 @@ function decisionSteps() {
     const last = all.at(-1);
     const moved = Object.values(last.changes)[0]?.threshold_tokens;
     const tag = last.version === null ? _("advised") : `v${last.version}`;
-    const text = all.length > 1 ? _("%s decisions, last %s %s", all.length, tag, last.reason)
-      : `${tag} ${last.reason}`;
+    const reason = f.reasonWords(last.reason);
+    const text = all.length > 1 ? _("%s decisions, last %s %s", all.length, tag, reason)
+      : `${tag} ${reason}`;
     return { at_s, text: plain(text), level: moved?.[1] ?? NaN,
       href: `/fleets/${encodeURIComponent(fleet)}/decisions/${last.id}/` };
   });

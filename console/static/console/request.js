@@ -2,9 +2,11 @@
 // answer swapped in. The server decides and draws; here is only the pointer on its plot.
 
 import { setText } from "./dom.js";
+import { svgPng } from "./export.js";
 import { duration } from "./format.js";
 import { _ } from "./i18n.js";
 import { live } from "./live.js";
+import { addStillMenu } from "./still_menu.js";
 
 const PAUSE_MS = 150;
 
@@ -101,6 +103,8 @@ function wire() {
   const pointer = plot.querySelector(".pointer");
   const readout = document.getElementById("readout");
   const words = readout.textContent;
+  addStillMenu(plot, { table: () => tableOf(columns), picture: (title) => svgPng(plot, title, keys()),
+    curl: () => document.getElementById("curl").textContent });
   plot.classList.add("reading");
   const nearest = (event) => {
     const box = area.getBoundingClientRect();
@@ -128,5 +132,15 @@ function wire() {
     ask();
   });
 }
+
+// What the plot shows: a row for each length that was tried.
+const tableOf = ({ total, side, reason, local_s: local, remote_s: remote }) => [
+  ["total_tokens", "side", "reason", "local_ttft_s", "remote_ttft_s"],
+  total.map((tokens, i) => [tokens, side[i], reason[i], local[i], remote[i]])];
+
+// The legend in the panel's header, as it reads now.
+const keys = () => [...document.querySelectorAll("#lengths > header .legend > span")].map((each) => ({
+  label: each.textContent.trim(), widthPx: each.getBoundingClientRect().width,
+  colour: getComputedStyle(each.querySelector(".line")).borderTopColor }));
 
 wire();

@@ -1,5 +1,5 @@
-// The menu of a chart that no time passes over: the planner's and a backtest's. Take it away as
-// picture or table, the call of the API behind it, the whole screen.
+// The menu of a chart that no time passes over: the planner's, a backtest's, the request
+// simulator's. Take it away as picture or table, the call of the API behind it, the whole screen.
 
 import { element } from "./dom.js";
 import { csv, csvBlob, download, fileName, png } from "./export.js";
@@ -7,8 +7,9 @@ import { _ } from "./i18n.js";
 import { copy, curlOf } from "./share.js";
 
 // table() -> [header, rows] of what is shown, without one every point that is drawn; call() -> the
-// address of the API that answers with it.
-export function addStillMenu(node, { table, call }) {
+// address of the API that answers with it. A plot that Plotly did not draw gives picture(title) ->
+// its blob; a call that is no GET gives curl() -> the whole command.
+export function addStillMenu(node, { table, call, picture, curl = () => curlOf(call()) }) {
   const panel = node.closest(".panel");
   const header = panel?.querySelector(":scope > header");
   if (!header || header.querySelector(".chart-menu")) return;
@@ -30,13 +31,14 @@ export function addStillMenu(node, { table, call }) {
     body.append(button);
   };
   // A chart that says in words why there is nothing to draw has nothing to be taken away.
-  const take = (label, run) => act(label, () => (node._fullLayout ? run()
+  const take = (label, run) => act(label, () => (picture || node._fullLayout ? run()
     : tell(element("p", {}, _("Nothing is drawn yet.")))));
-  take(_("Picture (PNG)"), async () => download(name("png"), await png(node, title)));
+  take(_("Picture (PNG)"), async () => download(name("png"),
+    await (picture ? picture(title) : png(node, title))));
   take(_("Table of what is shown (CSV)"), () =>
     download(name("csv"), csvBlob(csv(...(table?.() ?? pointsOf(node.data))))));
   act(_("Copy as curl"), (button) => {
-    const command = curlOf(call());
+    const command = curl();
     copy(button, command);
     tell(element("code", { class: "command", tabindex: "0" }, command));
   });

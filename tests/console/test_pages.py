@@ -273,7 +273,7 @@ def test_a_pass_that_changed_nothing_has_the_same_page(viewer: Client) -> None:
     busy_fleet()
     quiet = Tick.objects.filter(action="hold").first()
     found = text(viewer, "tick", "f1", quiet.seq)
-    assert "Held the plan" in found
+    assert "Kept the plan" in found
     assert "t is within 2 % of the best." in found
     assert "Demand 2.50 req/s" in found
     made = Decision.objects.get(version=2)

@@ -139,11 +139,16 @@ def address(name: str, arguments: dict[str, Any], query: str = "") -> str:
     return reverse(name, kwargs=filled) + query
 
 
-def addresses(scene: Scene) -> list[tuple[str, str]]:
-    """(name, address) of every page that is opened, filled from the scene."""
+PARTS = range(4)
+"""Tests that open every page open a part of them each: all at once take minutes."""
+
+
+def addresses(scene: Scene, part: int | None = None) -> list[tuple[str, str]]:
+    """(name, address) of every page that is opened, or of one of `PARTS`, filled from the scene."""
     names = {key: quote(name, safe="") for key, name in scene.named.items()}
-    return [
+    found = [
         (entry.name, address(entry.name, scene.arguments, query.format(**names)))
         for entry in pages.urlpatterns
         for query in OPENED.get(entry.name, ())
     ]
+    return found if part is None else found[part :: len(PARTS)]

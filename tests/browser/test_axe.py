@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from axe_playwright_python.base import AXE_SCRIPT
 from playwright.sync_api import Page
 
@@ -49,11 +50,14 @@ def in_both_themes(page: Page, within: str | None = None) -> list[str]:
     return found + [f"light {line}" for line in violations(page, COLOURS, within)]
 
 
-def test_every_page_in_both_themes(tab: Open, fleet: Fleet, server: servers.Server) -> None:
+@pytest.mark.parametrize("part", pages.PARTS)
+def test_every_page_in_both_themes(
+    tab: Open, fleet: Fleet, server: servers.Server, part: int
+) -> None:
     Traffic(server, fleet).send()
     found = tab("admin", reduced_motion="reduce")
     wrong = []
-    for name, path in pages.addresses(scene.build(fleet)):
+    for name, path in pages.addresses(scene.build(fleet), part):
         page = found.open(path)
         wrong += [f"{name}: {line}" for line in in_both_themes(page)]
     assert not wrong, "\n".join(wrong)

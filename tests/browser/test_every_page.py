@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from playwright.sync_api import Page, expect
 
 from console.pages import urlpatterns
@@ -100,15 +101,16 @@ def test_every_address_is_opened_by_these_tests_or_says_why_not() -> None:
     assert listed - known == set(), "entries of tests/browser/pages.py without a page"
 
 
+@pytest.mark.parametrize("part", pages.PARTS)
 def test_every_page_is_walked_by_keyboard_and_fits_a_phone(
-    tab: Open, fleet: Fleet, server: servers.Server
+    tab: Open, fleet: Fleet, server: servers.Server, part: int
 ) -> None:
     Traffic(server, fleet).send()
     found = tab("admin", color_scheme="dark")
     page = found.page
     page.add_init_script(STOPS)
     wrong = []
-    for name, path in pages.addresses(scene.build(fleet)):
+    for name, path in pages.addresses(scene.build(fleet), part):
         page.set_viewport_size({"width": 1440, "height": 900})
         answer = page.goto(found.base + path)
         assert answer is not None

@@ -143,7 +143,7 @@ def test_a_job_of_a_forecast_is_read_strictly() -> None:
 def test_the_job_that_fits_profiles_only_asks(fleet: Fleet) -> None:
     nightly = job(kind="refit_profiles", span_s=86_400)
     assert doing.preview(nightly, now=NOW).text == "dry run: would fit profiles to the last 24 h"
-    done = doing.act(nightly, actor="job", via="job", key="k", now=NOW)
+    done = doing.act(nightly, actor="job", via="job", key="k", due_at=NOW, now=NOW)
     row = proposals.ProfileProposal.objects.get()
     assert done.text == f"profiles are being fitted: see proposal {row.pk}"
     assert (row.state, row.until - row.since) == ("queued", timedelta(days=1))

@@ -52,8 +52,7 @@ def test_the_loop_decides_and_does_not_push_until_it_ends() -> None:
     assert held.count() > 5
     said = held[0].verdict
     assert said["message"].startswith(
-        "Kept back by freeze black-friday until 2026-11-29 12:01:00 UTC: peak trading. "
-        "Without it: "
+        "Kept back by freeze black-friday until 2026-11-29 12:01:00 UTC: peak trading. Without it: "
     )
     assert said["best_plan"]["pd"]["threshold_tokens"] > 4000
     assert not Decision.objects.filter(tick__reason="Frozen").exists()

@@ -197,6 +197,7 @@ class ExportView(APIView):
         headers = {"ETag": f'"{state.digest}"'}
         if request.headers.get("If-None-Match", "").strip().strip('"') == state.digest:
             return Response(status=status.HTTP_304_NOT_MODIFIED, headers=headers)
+        headers["Content-Disposition"] = f'attachment; filename="site.{format_}"'
         media_type = MEDIA_TYPES[format_]
         return HttpResponse(state.text(format_), content_type=media_type, headers=headers)
 

@@ -90,6 +90,7 @@ def test_what_the_loop_finds_of_a_link_is_followed(
     row, told = beside.locator(f"tr[data-link='{LINK}']"), beside.locator("tr[data-told]")
     for page in (looking, beside):
         live(page)
+    traffic.loop(memory=found("clear"))  # anew: pages say since when of what is not of just now
     expect(row.locator("[data-cell=state]")).to_have_text("clear")
     expect(told).to_have_count(0)
     since_s = time.time() - 90.0

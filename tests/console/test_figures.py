@@ -24,4 +24,4 @@ def test_a_figure_is_written_by_the_one_set_of_rules(name: str, value: Any, writ
 
 def test_a_change_of_nothing_is_no_change() -> None:
     written = [figures.change(value) for value in (0.0, 0.0004, -0.0004, 0.0005, -0.05, None)]
-    assert written == ["no change", "no change", "no change", "+0.05 %", "−5 %", "–"]
+    assert written == ["no change", "no change", "no change", "+0.0500 %", "−5 %", "–"]

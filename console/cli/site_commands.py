@@ -7,6 +7,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from console.cli.applied import applied_lines
 from console.cli.command import (
     DONE,
     FOR,
@@ -30,7 +31,6 @@ _MEDIA_TYPES = {
     ".yml": "application/yaml",
     ".json": "application/json",
 }
-_SIGNS = {"create": "+", "change": "~", "delete": "-"}
 
 
 def _apply(doing: Doing) -> int:
@@ -49,21 +49,8 @@ def _apply(doing: Doing) -> int:
     )
     if answer.is_proposal:
         return said(doing, answer, "")
-    doing.out.said(answer.data, *_lines(answer.data))
+    doing.out.said(answer.data, *applied_lines(answer.data))
     return DONE
-
-
-def _lines(done: dict[str, Any]) -> list[str]:
-    lines = []
-    for change in done["changes"]:
-        why = f": {change['because']}" if change["because"] else ""
-        lines.append(f"{_SIGNS[change['action']]} {change['kind']}.{change['name']}{why}")
-        for each in change["differences"]:
-            before, after = (json.dumps(each[side]) for side in ("before", "after"))
-            lines.append(f"    {each['path']}: {before} -> {after}")
-    lines += [f"a second person is needed: {why}" for why in done["needs_approval"]]
-    would = "would be changed" if done["dry_run"] else "changed"
-    return [*lines, f"{len(done['changes'])} {would}, {done['n_same']} as declared"]
 
 
 def _export(doing: Doing) -> int:

@@ -10,6 +10,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError
 from django.utils import timezone
 
+from console.cli.applied import applied_lines
 from routing import audit
 from routing.approvals.asking import Proposed
 from routing.commands import Refused
@@ -59,7 +60,7 @@ class Command(BaseCommand):
             raise CommandError("\n".join(lines), returncode=2) from None
         except (Refused, Unreadable) as exc:
             raise CommandError(f"{file}: {exc}", returncode=2) from None
-        self.stdout.write(json.dumps(done) if options["json"] else "\n".join(lines_of(done)))
+        self.stdout.write(json.dumps(done) if options["json"] else "\n".join(applied_lines(done)))
 
 
 def _document(file: Path) -> dict[str, Any]:
@@ -80,19 +81,3 @@ def _document(file: Path) -> dict[str, Any]:
     except ScenarioError as exc:
         raise CommandError(f"{file}: fleets.{name}.{exc}", returncode=2) from None
     return document
-
-
-def lines_of(done: dict[str, Any]) -> list[str]:
-    """What was changed, for people; a line for each object and each value of it."""
-    verbs = {"create": "+", "change": "~", "delete": "-"}
-    lines = []
-    for change in done["changes"]:
-        why = f": {change['because']}" if change["because"] else ""
-        lines.append(f"{verbs[change['action']]} {change['kind']}.{change['name']}{why}")
-        for each in change["differences"]:
-            before, after = (json.dumps(each[side]) for side in ("before", "after"))
-            lines.append(f"    {each['path']}: {before} -> {after}")
-    n = len(done["changes"])
-    would = "would be changed" if done["dry_run"] else "changed"
-    lines += [f"a second person is needed: {why}" for why in done["needs_approval"]]
-    return [*lines, f"{n} {would}, {done['n_same']} as declared"]

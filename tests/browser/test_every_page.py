@@ -43,6 +43,7 @@ STOPS = """
         const box = node.getBoundingClientRect();
         stops.push({
             node,
+            name: said(node),  // as it reads now: a node that is replaced is no longer laid out
             ring: width,
             contrast: one / other,
             left: box.left + scrollX, right: box.right + scrollX,
@@ -65,23 +66,23 @@ JUDGED = """() => {
     stops.length = wrapped();
     const reached = new Set(stops.map((stop) => stop.node));
     // What scripts put in its place meanwhile was reached by the same name.
-    const names = new Set(stops.map(({ node }) => said(node)));
+    const names = new Set(stops.map(({ name }) => name));
     for (const node of controls()) {
         if (!reached.has(node) && !names.has(said(node)) && there.has(said(node))) {
             wrong.push(`Tab does not reach ${said(node)}`);
         }
         if (node.tabIndex > 0) wrong.push(`${said(node)} has an order of its own`);
     }
-    for (const { node, ring, contrast } of stops) {
-        if (ring < 2) wrong.push(`no focus ring on ${said(node)}`);
-        else if (contrast < 3) wrong.push(`a ring of contrast ${contrast} on ${said(node)}`);
+    for (const { name, ring, contrast } of stops) {
+        if (ring < 2) wrong.push(`no focus ring on ${name}`);
+        else if (contrast < 3) wrong.push(`a ring of contrast ${contrast} on ${name}`);
     }
     const inMain = stops.filter(({ node }) => node.closest("main"));
     for (const [i, next] of inMain.slice(1).entries()) {
         const last = inMain[i];
         const above = next.bottom <= last.top && next.left < last.right && last.left < next.right;
         if (above && !last.node.contains(next.node)) {
-            wrong.push(`${said(next.node)} lies above ${said(last.node)}, which comes before it`);
+            wrong.push(`${next.name} lies above ${last.name}, which comes before it`);
         }
     }
     return [...new Set(wrong)];

@@ -25,7 +25,7 @@ from console.supervisor import Supervisor
 from telemetry import layouts
 from tests.startup.test_up import ROOT, Console, free_port, wait_until
 
-pytestmark = [pytest.mark.fault, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.fault, pytest.mark.timeout(480)]
 
 _new_prompts = itertools.count(0, 10_000)
 
@@ -115,7 +115,7 @@ def test_gates_route_on_and_history_is_whole_afterwards(state: Path) -> None:
 
         console = Console(state, port)
         console.wait_ready()
-        wait_until(lambda: n_ticks(state) > ticks_before + 2, timeout_s=30, what="the loop resumes")
+        wait_until(lambda: n_ticks(state) > ticks_before + 2, timeout_s=90, what="the loop resumes")
 
         def caught_up() -> bool:
             newest = [times[-1] for times in readings(state).values()]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import os
 import shutil
+import sys
 import tempfile
 from pathlib import Path
 
@@ -16,6 +17,10 @@ _OURS = "PRFAAS_TEST_SERVICES"
 """Set where a parent process started them, for itself."""
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "console.settings")
+
+# Hundreds of processes are started here: each would compile every module of ours anew.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 ARE_OURS = _OURS in os.environ or not (
     os.environ.get("DATABASE_URL") and os.environ.get("REDIS_URL")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from django.contrib.sessions.models import Session
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, expect
 
 from routing.models import Fleet, Hold, Policy, Rebalance
 from tests.browser.conftest import Open
@@ -68,7 +68,7 @@ def test_keys_alone_move_roles_and_cancel_hold_a_plan_and_revert_one(
     page.keyboard.type("9000")
     tab_to(page, "#id_reason")
     page.keyboard.type("maintenance")
-    expect(page.locator("#expected button.main")).to_be_visible()
+    expect(page.locator("#expected button.main")).to_be_enabled()
     tab_to(page, "#expected button.main")
     enter(page, f"{overview(fleet)}fleet/$")
     expect(page.locator("main")).to_contain_text("Held t 9K tok in pd until")
@@ -88,6 +88,26 @@ def test_keys_alone_move_roles_and_cancel_hold_a_plan_and_revert_one(
     page.keyboard.press("Enter")
     expect(page.locator("main")).to_contain_text("Rolled back to v1: held until")
     assert Hold.objects.filter(released_at=None, mode="threshold").get().threshold_tokens == 4000
+
+
+def test_what_was_typed_since_is_shown_before_it_can_be_confirmed(tab: Open, fleet: Fleet) -> None:
+    page = tab("operator").open(f"{overview(fleet)}policy/")
+    page.fill("#reason", "incident 7")
+    page.fill("#k-t_dwell_s", "60")
+    confirm = page.locator("#expected [data-confirm]")
+    expect(confirm).to_be_enabled()
+    kept: list[Route] = []
+    with page.expect_request(preview := re.compile("t_dwell_s=90")):
+        page.route(preview, lambda route: kept.append(route))
+        page.fill("#k-t_dwell_s", "90")
+        expect(confirm).to_be_disabled()
+    expect(confirm).to_be_disabled()
+    page.unroute(preview)
+    kept.pop().continue_()
+    expect(confirm).to_be_enabled()
+    confirm.click()
+    expect(page.locator("main")).to_contain_text("1 number changed: the policy is v2.")
+    assert Policy.objects.get().knobs == {"t_dwell_s": 90.0}
 
 
 def test_of_two_operators_the_slower_sees_both_changes(tab: Open, fleet: Fleet) -> None:

@@ -10,13 +10,14 @@ for (const until of document.querySelectorAll("[data-until]")) end(until);
 function preview(form) {
   let timer = null;
   let asking = null;
+  const shown = () => document.getElementById(form.dataset.preview);
 
   async function ask() {
     asking?.abort();
     const mine = (asking = new AbortController());
     const query = new URLSearchParams(new FormData(form));
     const url = `${location.pathname}?${query}`;
-    const panel = document.getElementById(form.dataset.preview);
+    const panel = shown();
     panel.setAttribute("aria-busy", "true");
     try {
       const answer = await fetch(url, { signal: mine.signal, headers: { Accept: "text/html" } });
@@ -28,7 +29,11 @@ function preview(form) {
       if (mine.signal.aborted) return;
       const page = new DOMParser().parseFromString(text, "text/html");
       const fresh = page.getElementById(panel.id);
-      if (panel.contains(document.activeElement) || !fresh) return;
+      if (!fresh) return;
+      if (panel.contains(document.activeElement)) {
+        panel.addEventListener("focusout", ask, { once: true });
+        return;
+      }
       panel.replaceWith(document.importNode(fresh, true));
       form.querySelector(".actions button").classList.toggle("main",
         !fresh.querySelector("[data-confirm]"));
@@ -39,6 +44,8 @@ function preview(form) {
   }
 
   form.addEventListener("input", () => {
+    // What is shown is no longer what is typed: only that may be confirmed, once it is shown.
+    for (const button of shown().querySelectorAll("[data-confirm]")) button.disabled = true;
     clearTimeout(timer);
     timer = setTimeout(ask, PAUSE_MS);
   });

@@ -21,7 +21,7 @@ async function run() {
   wanted.clear();
   const later = [];
   try {
-    const answer = await fetch(location.href, { headers: { Accept: "text/html" } });
+    const answer = await fetch(address(), { headers: { Accept: "text/html" } });
     if (answer.ok && !answer.redirected) {
       // The fresh page's style element carries a nonce that is not this page's.
       const text = (await answer.text()).replace(/<style[^>]*><\/style>/g, "");
@@ -35,6 +35,12 @@ async function run() {
   }
   timer = null;
   if (later.length > 0) refresh(...later);
+}
+
+// A form's preview is at an address that a change makes outdated: the conflict is its reader's to
+// see when he goes on, not that of the parts around it.
+function address() {
+  return document.querySelector("form[data-preview]") ? location.pathname : location.href;
 }
 
 function swap(id, fresh) {

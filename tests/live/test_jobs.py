@@ -43,11 +43,12 @@ class Seen:
 
 
 def look(demo: Demo) -> Seen:
-    engines = Counter(
-        engine["role"] for engine in demo.lab("admin", "/engines") if "/pd/" in engine["id"]
-    )
-    workers = demo.lab("admin", "/clusters/pd/workers")["workers"]
-    listed = Counter(worker["worker_type"] for worker in workers)
+    def roles(key: str, found: list[dict[str, Any]]) -> Counter[str]:
+        return Counter(each[key] for each in found if "/pd/" in each["id"])
+
+    engines = roles("role", demo.lab("admin", "/engines"))
+    # Its stack also sends to the remote prefill instances.
+    listed = roles("worker_type", demo.lab("admin", "/clusters/pd/workers")["workers"])
     plan = demo.get("/plan")["clusters"]["pd"]
     return Seen(
         (engines["prefill"], engines["decode"]),

@@ -82,6 +82,7 @@ def test_charts_show_history_and_go_on_live(
     traffic.send(waiting=3.0)
     page = tab("viewer").open(overview(fleet))
     live(page)
+    page.locator("#chart-queue").scroll_into_view_if_needed()  # what nobody sees is not drawn
     last = "document.querySelector('#chart-queue').data?.at(-1).y.at(-1)"
     until(page, last, 3)
     traffic.send(waiting=5.0)

@@ -122,7 +122,9 @@ def server(
     django_db_blocker: pytest_django.DjangoDbBlocker,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[servers.Server]:
-    yield from servers.shared(django_db_blocker, tmp_path_factory.mktemp("browser"), app=APP)
+    # Charts that are drawn for the first time may keep a page busy for a second or two.
+    folder = tmp_path_factory.mktemp("browser")
+    yield from servers.shared(django_db_blocker, folder, app=APP, HEARTBEAT_S="2")
 
 
 @pytest.fixture(scope="module")

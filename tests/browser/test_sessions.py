@@ -57,8 +57,8 @@ class Wire:
     def snapshots(self) -> list[int]:
         """Of each socket since the cut, how many snapshots it brought.
 
-        Those before do not count: the heartbeats of these tests are short, and a page that is busy
-        with its first charts for two of them is given up and comes back.
+        Those before do not count: a page that is busy with its first charts for two heartbeats is
+        given up and comes back.
         """
         since = self.heard[self.n_before :]
         return [sum(bool(one.get("snapshot")) for one in heard) for heard in since]
